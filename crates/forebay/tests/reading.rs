@@ -317,3 +317,45 @@ fn a_read_gives_what_comes_before_an_error() {
         BLOCK as usize
     );
 }
+
+/// The last page of the second block cannot be read. Whoever does not ask for it does not hear of it, and whoever does gets what comes before.
+#[test]
+fn a_page_that_cannot_be_read_takes_no_other_with_it() {
+    struct BadPage;
+    impl Before for BadPage {
+        fn before(&self, call: &Call) -> Verdict {
+            let (start, end) = (call.offset, call.offset + call.len);
+            let meets = start < 2 * BLOCK && end > 2 * BLOCK - PAGE as u64;
+            match call.kind {
+                CallKind::ReadDirect if meets => {
+                    Verdict::Fail(std::io::Error::from_raw_os_error(libc::EIO))
+                }
+                _ => Verdict::Proceed,
+            }
+        }
+    }
+    let (session, file) = scene(&Arc::new(BadPage), 4);
+    let bad = 2 * BLOCK - PAGE as u64;
+    let errno = |offset: u64, len: usize| {
+        let read = file.read_at(&mut vec![0; len], offset);
+        read.map_err(|error| error.errno())
+    };
+    for at in (0..4 * BLOCK).step_by(PAGE) {
+        match at == bad {
+            true => assert_eq!(errno(at, PAGE), Err(libc::EIO)),
+            false => read_and_check(&file, at, PAGE),
+        }
+    }
+    let most = BLOCK as usize - PAGE;
+    for (offset, len, there) in [
+        (BLOCK, BLOCK as usize, most),
+        (BLOCK + 100, BLOCK as usize - 100, most - 100),
+        (0, 4 * BLOCK as usize, BLOCK as usize + most),
+    ] {
+        drop_clean(&session, &file);
+        let mut found = vec![0xEE; len];
+        assert_eq!(file.read_at(&mut found, offset).expect("read"), there);
+        assert!(found[..there] == bytes(offset, there));
+        assert_eq!(errno(offset + there as u64, PAGE), Err(libc::EIO));
+    }
+}

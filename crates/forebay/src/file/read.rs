@@ -1,12 +1,13 @@
 //! Reading: memory first, without a lock where the pages are whole; then the device.
 //!
-//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead, [`straight`] takes large reads past memory, [`choice`] says which,
+//! `quickly` is the first, [`fill`] keeps what was read, [`follow`] has the keeper read ahead, [`straight`] takes large reads past memory, [`choice`] says which,
 //! [`advise`] is what programs say about that.
 
 pub mod advise;
 pub mod choice;
 pub mod fill;
 pub mod follow;
+mod quickly;
 pub mod straight;
 
 use crate::device::{Piece, read_rest};
@@ -15,14 +16,15 @@ use crate::evict;
 use crate::file::core::{Core, Halt};
 use crate::file::read::fill::Seen;
 use crate::file::read::follow::{Patience, Read};
+use crate::file::read::quickly::read_quickly;
 use crate::file::room;
-use crate::frame::header::{Guard, Identity};
-use crate::frame::slots;
+use crate::frame::header::Guard;
 use crate::keeper::provision;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::copy;
+use crate::memory::files::TRUNCATING;
 use crate::memory::regions;
-use crate::memory::threads::{Me, Operation};
+use crate::memory::threads::{Me, Operation, stop_file};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::{copy_out, missing, overlay, part_of};
 use crate::scrap::split::{Segment, segments};
@@ -38,6 +40,9 @@ const FRAME_BYTES_MIN: usize = LARGE_BYTES as usize;
 const FRAMES_AT_ONCE: u32 = 4;
 /// Ticks for which these must have been left alone.
 const IDLE_TICKS: u32 = 2;
+
+/// Reads of the device for one segment that may come to nothing. The next is made alone on the file.
+const READS_MAX: u32 = 8;
 
 /// Memory for device reads, kept between them.
 pub(super) static BOUNCE: Spare = Spare::new();
@@ -163,14 +168,16 @@ unsafe fn read_step(
         }
     }
     // SAFETY: the caller's promise.
-    match unsafe { read_segment(core, me, segment, target, manner) } {
-        // SAFETY: as above.
-        Err(Halt::Fault) => match unsafe { read_what_fits(core, me, segment, target, manner)? } {
-            0 if segment.done == 0 => Err(Halt::Fault),
-            there => Ok(there),
-        },
-        step => step,
-    }
+    let step = unsafe { read_segment(core, me, segment, target, manner) };
+    let place = match &step {
+        // The target is not all there.
+        Err(Halt::Fault) => target.addr(),
+        // What cannot be read may be its last page, or one that was not asked for.
+        Err(Halt::Failed(Error::Device { .. })) => segment.start,
+        _ => return step,
+    };
+    // SAFETY: as above.
+    unsafe { read_by_pages(core, me, segment, target, manner, place) }
 }
 
 /// Reads a segment, as far as the file goes by now: it may have been cut since the request began. How many bytes.
@@ -188,28 +195,20 @@ unsafe fn read_segment(
     let mut patience = Patience::default();
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in_to_write(target, segment.len) };
-    let read = core.operate(me, |operation| {
-        let segment = &within_file(core, segment);
-        if segment.len == 0 {
-            return Ok(0);
-        }
-        // SAFETY: the caller's promise, of less.
-        if unsafe { read_quickly(core, operation, segment, target, manner.passes_by) } {
-            return Ok(segment.len);
+    let read = loop {
+        // SAFETY: as above.
+        let step = core.operate(me, |operation| unsafe {
+            read_in(core, operation, segment, target, manner, &mut patience)
+        })?;
+        if let Some(read) = step {
+            break read;
         }
         // SAFETY: as above.
-        unsafe {
-            read_slowly(
-                core,
-                operation,
-                segment,
-                target,
-                manner.sequential,
-                &mut patience,
-            )?;
+        let alone = unsafe { read_alone(core, me, segment, target, manner, &mut patience) };
+        if let Some(read) = alone? {
+            break read;
         }
-        Ok(segment.len)
-    })?;
+    };
     if patience.missed {
         room::keep_clean_within(me);
     }
@@ -220,6 +219,81 @@ unsafe fn read_segment(
         }
     }
     Ok(read)
+}
+
+/// Tries to read a segment while nobody else is at work on the file, so that nothing of it leaves memory. `None`: it could not be, or came to
+/// nothing.
+///
+/// # Safety
+/// As for [`read_segment`].
+#[cold]
+unsafe fn read_alone(
+    core: &Core,
+    me: Me<'_>,
+    segment: &Segment,
+    target: *mut u8,
+    manner: Manner,
+    patience: &mut Patience,
+) -> Result<Option<usize>, Halt> {
+    patience.reads = 0;
+    let Some(_stop) = stop_file(me, core.id) else {
+        return Ok(None);
+    };
+    let Ok(operation) = me.enter_stopped(core.id) else {
+        return Ok(None);
+    };
+    let entry = core.entry();
+    if entry.kernel_reason.load(Ordering::Acquire) != 0 {
+        return Err(Halt::Kernel);
+    }
+    if entry.flags.load(Ordering::Acquire) & TRUNCATING != 0 {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { read_in(core, &operation, segment, target, manner, patience) } {
+        Err(halt @ (Halt::Kernel | Halt::Fault | Halt::Failed(_))) => Err(halt),
+        // Whatever is in the way is seen to between operations.
+        Err(_) => Ok(None),
+        done => done,
+    }
+}
+
+/// Reads a segment in an operation. `None`: it has been read from the device so often in vain, since what memory has of the block went each time.
+///
+/// # Safety
+/// As for [`read_segment`].
+#[inline]
+unsafe fn read_in(
+    core: &Core,
+    operation: &Operation<'_>,
+    segment: &Segment,
+    target: *mut u8,
+    manner: Manner,
+    patience: &mut Patience,
+) -> Result<Option<usize>, Halt> {
+    let segment = &within_file(core, segment);
+    if segment.len == 0 {
+        return Ok(Some(0));
+    }
+    // SAFETY: the caller's promise, of less.
+    if unsafe { read_quickly(core, operation, segment, target, manner.passes_by) } {
+        return Ok(Some(segment.len));
+    }
+    if patience.reads >= READS_MAX {
+        return Ok(None);
+    }
+    // SAFETY: as above.
+    unsafe {
+        read_slowly(
+            core,
+            operation,
+            segment,
+            target,
+            manner.sequential,
+            patience,
+        )?;
+    }
+    Ok(Some(segment.len))
 }
 
 /// What the file has of a segment. In an operation, in which it does not get shorter.
@@ -241,26 +315,30 @@ fn has_room(me: Me<'_>) -> bool {
     regions::shows_free(me.arena)
 }
 
-/// Reads a segment whose target is not all there, page of the target by page, up to the first that is missing.
+/// Reads a segment page by page, and nothing else, up to the first page that is missing in the target or cannot be read; `place`: where in a
+/// page it begins.
 ///
 /// # Safety
 /// As for [`read`].
 #[cold]
-unsafe fn read_what_fits(
+unsafe fn read_by_pages(
     core: &Core,
     me: Me<'_>,
     segment: &Segment,
     target: *mut u8,
     manner: Manner,
+    place: usize,
 ) -> Result<usize, Halt> {
     let manner = Manner {
         sequential: false,
         ..manner
     };
-    for (done, part) in segment.by_pages_of(target.addr()) {
+    for (done, part) in segment.by_pages_of(place) {
         // SAFETY: a part lies within its segment.
         match unsafe { read_segment(core, me, &part, target.add(done), manner) } {
-            Err(Halt::Fault) => return Ok(done),
+            Err(Halt::Fault) if segment.done + done > 0 => return Ok(done),
+            // The next read begins there, and says so.
+            Err(Halt::Failed(_)) if done > 0 => return Ok(done),
             step => {
                 let read = step?;
                 if read < part.len {
@@ -270,81 +348,6 @@ unsafe fn read_what_fits(
         }
     }
     Ok(segment.len)
-}
-
-/// Copies pages that are whole in memory, without the lock. `false`: something is missing or changing.
-///
-/// # Safety
-/// `target` is valid for the segment.
-#[inline]
-unsafe fn read_quickly(
-    core: &Core,
-    operation: &Operation<'_>,
-    segment: &Segment,
-    target: *mut u8,
-    passes_by: bool,
-) -> bool {
-    let arena = operation.me.arena;
-    let identity = Identity {
-        file: core.id,
-        block: segment.block,
-    };
-    let Some(id) = slots::lookup(arena, core.entry(), segment.block) else {
-        return false;
-    };
-    let Some(header) = arena.header(id) else {
-        return false;
-    };
-    let Some(peek) = header.peek(identity) else {
-        return false;
-    };
-    let touched = segment.touched();
-    if peek.valid & touched != touched {
-        return false;
-    }
-    let copied = match peek.frame.and_then(|frame| arena.frame_bytes(frame)) {
-        // SAFETY: within the frame, which stays mapped; if it is given away meanwhile the version tells. The target is
-        // the caller's.
-        Some(bytes) => unsafe { copy::try_copy(bytes.add(segment.start), target, segment.len) },
-        // SAFETY: as above, by pages.
-        None => unsafe { copy_small(operation, header, segment, target) },
-    };
-    let good = copied && header.unchanged(&peek);
-    if good {
-        let tick = arena.superblock().tick.load(Ordering::Relaxed);
-        let first = if passes_by {
-            header.pass(tick)
-        } else {
-            header.touch(tick)
-        };
-        if first {
-            header.count_ahead(operation.me, Counter::AheadUsedBytes);
-        }
-    }
-    good
-}
-
-/// # Safety
-/// `target` is valid for the segment.
-unsafe fn copy_small(
-    operation: &Operation<'_>,
-    header: &crate::frame::header::Header,
-    segment: &Segment,
-    target: *mut u8,
-) -> bool {
-    for page in pages_of(segment.touched()) {
-        let (start, end) = part_of(segment, page);
-        let bytes = header
-            .peek_small(page)
-            .and_then(|s| operation.me.arena.small_bytes(s));
-        let Some(bytes) = bytes else { return false };
-        let at = page * PAGE_BYTES + start - segment.start;
-        // SAFETY: within the small frame, which stays mapped; the target is the caller's.
-        if !unsafe { copy::try_copy(bytes.add(start), target.add(at), end - start) } {
-            return false;
-        }
-    }
-    true
 }
 
 /// Reads a segment of which something is not whole in memory.
@@ -365,6 +368,7 @@ unsafe fn read_slowly(
         // SAFETY: the caller's promise.
         return given(unsafe { copy_out(&guard, segment, target) });
     }
+    guard.await_bytes();
     let seen = Seen::of(&guard, core.entry());
     let span = if has_room(operation.me) {
         pages_to_read(&guard, segment, absent, sequential)
@@ -376,6 +380,7 @@ unsafe fn read_slowly(
     if let Some(ends) = follow::waits(core, operation.me, segment.block, absent, patience) {
         return Err(Halt::Ahead(ends));
     }
+    patience.reads += 1;
     operation.park();
     // Taken out, not borrowed: who waits holds nothing that others may want.
     let buffer = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);

@@ -135,6 +135,8 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
         entry
             .reserved_end
             .store(reserved.min(old), Ordering::Release);
+        // Nor by who has read it already and is about to keep it. First, so that a death right after the cut leaves nobody with it.
+        drop_beyond(core.id, operation, old);
         parked(operation, || {
             core.change(operation.me, |device| device.set_len(old))
         })?;

@@ -6,23 +6,24 @@
 //! by one of them at a time, and who wants to be sure (a sync) comes back to headers that the other has.
 
 mod ends;
+mod fills;
 mod parts;
 mod streams;
 #[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
 mod tests;
 
-use ends::{Gathered, end_write, gather, is_eligible, merge_fill};
+use ends::{Gathered, end_write, gather, is_eligible};
+use fills::{Fill, FillJob};
 use std::sync::Arc;
 
-use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
+use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind};
 use crate::flush::select::{self, Ready};
 use crate::flush::{busy, errors};
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
-use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::limits::PAGE_BYTES;
 use crate::memory::threads::Me;
-use crate::scrap::split::runs_of;
 use crate::stats::Counter;
 use crate::stream::tracking;
 use crate::sync::Ordering;
@@ -45,7 +46,7 @@ pub struct Scope {
     pub dirty_ticks: u32,
     /// And full blocks that have not been used for this many ticks.
     pub full_idle_ticks: u32,
-    /// Fill ragged pages (stage one).
+    /// Fill ragged pages (stage one). Otherwise those of a block that are whole are written without them.
     pub fill: bool,
     /// Write whole pages (stage two).
     pub write: bool,
@@ -89,16 +90,6 @@ pub struct Outcome {
     pub errno: Option<i32>,
 }
 
-struct FillJob {
-    header: HeaderId,
-    identity: Identity,
-    epoch: u32,
-    /// The run of pages that is read.
-    pages: u64,
-    offset: u64,
-    bytes: AlignedBytes,
-}
-
 #[derive(Default)]
 struct WriteJob {
     parts: Vec<(HeaderId, u64)>,
@@ -135,6 +126,12 @@ struct Work<'a, 'b> {
     outcome: Outcome,
     /// Headers to come back to.
     later: Vec<(BlockIndex, HeaderId)>,
+    /// To be read page by page, since a request for more has failed.
+    apart: Vec<Fill>,
+    /// Headers with a page that cannot be read.
+    unfilled: Vec<(BlockIndex, HeaderId)>,
+    /// The device does not take what it is given: nothing more is begun. A page that cannot be read concerns its own block only.
+    is_refused: bool,
     /// All that streams know of has been gone over.
     verifies: bool,
 }
@@ -212,11 +209,15 @@ impl Flusher {
             device,
             outcome: Outcome::default(),
             later: Vec::new(),
+            apart: Vec::new(),
+            unfilled: Vec::new(),
+            is_refused: false,
             verifies: false,
         };
         flush(self, &mut work);
         self.submit_batch(&mut work);
         self.drain(&mut work);
+        self.write_unfilled(&mut work);
 
         let page = PAGE_BYTES as u64;
         if device.reaches_device() {
@@ -241,7 +242,7 @@ impl Flusher {
 
     fn walk(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut at = scope.from;
-        while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
+        while work.outcome.pages_written < scope.pages_max && !work.is_refused {
             let next = self.ask(work, |me, file| {
                 slots::next_owed(me.arena, me.arena.file_unchecked(file), at)
             });
@@ -281,19 +282,28 @@ impl Flusher {
         if work.verifies && guard.charged() != 0 {
             tracking::is_surprise(me, work.file, block);
         }
-        let ready = select::prepare(&guard, entry);
+        let ready = select::prepare(&guard, entry, scope.fill);
         match ready {
             Ready::Nothing => {}
             Ready::Busy => {
                 drop(guard);
                 work.later.push((block, id));
             }
-            Ready::Fill { pages, epoch } if scope.fill => {
+            Ready::Fill {
+                pages,
+                ragged,
+                epoch,
+            } => {
                 drop(guard);
                 drop(operation);
-                self.submit_fills(work, id, identity, pages, epoch);
+                let fill = Fill {
+                    header: id,
+                    identity,
+                    epoch,
+                    ragged,
+                };
+                self.submit_fills(work, fill, pages);
             }
-            Ready::Fill { .. } => {}
             Ready::Write { pages, tail } => {
                 gather(&guard, pages, &mut self.gathered);
                 let tail = tail.and_then(|(page, len)| Some((page, guard.page_bytes(page)?, len)));
@@ -359,42 +369,6 @@ impl Flusher {
         self.submit(work, request, Job::Write(batch));
     }
 
-    /// Reads what is missing, a request for each run of pages.
-    fn submit_fills(
-        &mut self,
-        work: &mut Work<'_, '_>,
-        header: HeaderId,
-        identity: Identity,
-        pages: u64,
-        epoch: u32,
-    ) {
-        for run in runs_of(pages) {
-            let offset = identity.block.start() + u64::from(run.start) * PAGE_BYTES as u64;
-            let bytes = self
-                .spare
-                .pop()
-                .unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, 4096));
-            let len = run.len() * PAGE_BYTES;
-            let request = Request {
-                file: Arc::clone(work.device),
-                kind: RequestKind::Read,
-                pieces: vec![bytes.part(0, len)],
-                offset,
-                token: 0,
-            };
-            let pages = crate::scrap::split::mask(run);
-            let job = FillJob {
-                header,
-                identity,
-                epoch,
-                pages,
-                offset,
-                bytes,
-            };
-            self.submit(work, request, Job::Fill(job));
-        }
-    }
-
     fn submit(&mut self, work: &mut Work<'_, '_>, mut request: Request, job: Job) {
         while self.queue.in_flight() >= self.depth {
             self.reap(work, true);
@@ -412,10 +386,14 @@ impl Flusher {
     }
 
     fn drain(&mut self, work: &mut Work<'_, '_>) {
-        while self.queue.in_flight() > 0 {
-            self.reap(work, true);
-            // A fill that has ended may have begun a flight.
-            self.submit_batch(work);
+        loop {
+            while self.queue.in_flight() > 0 {
+                self.reap(work, true);
+                // A fill that has ended may have begun a flight.
+                self.submit_batch(work);
+            }
+            let Some(fill) = work.apart.pop() else { return };
+            self.submit_apart(work, fill);
         }
     }
 
@@ -439,40 +417,5 @@ impl Flusher {
             }
         }
         self.done = done;
-    }
-
-    fn end_fill(&mut self, work: &mut Work<'_, '_>, job: FillJob, result: std::io::Result<usize>) {
-        let entry = work.me.arena.file_unchecked(work.file);
-        let sure_end = entry.disk_end.load(Ordering::Acquire);
-        let piece = job
-            .bytes
-            .part(0, job.pages.count_ones() as usize * PAGE_BYTES);
-        let device = work.device.as_ref();
-        // Asked once more by hand: the device file knows of errors that pass.
-        let result = result.or_else(|error| match error.raw_os_error() {
-            Some(libc::EIO) if device.descriptors().is_some() => {
-                device.read_direct(piece, job.offset)
-            }
-            _ => Err(error),
-        });
-        match result.and_then(|read| read_rest(device, piece, job.offset, read, sure_end)) {
-            Ok(read) => {
-                work.outcome.bytes_read += read as u64;
-                let piece = job.bytes.piece();
-                let asked = job.pages.count_ones() as usize * PAGE_BYTES;
-                // SAFETY: the buffer is ours and as long as was asked for; what the device did not reach is zeros.
-                unsafe {
-                    crate::memory::copy::zero(piece.ptr.add(read), asked.saturating_sub(read));
-                }
-                merge_fill(work, &job);
-                // Written in this same flush, once every run of the header has arrived.
-                work.later.push((job.identity.block, job.header));
-            }
-            Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                work.outcome.errno.get_or_insert(errno);
-            }
-        }
-        self.spare.push(job.bytes);
     }
 }

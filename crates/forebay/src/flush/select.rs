@@ -25,10 +25,12 @@ pub enum Ready {
     Nothing,
     /// A write of it is in flight, or a direct write is over it: come back.
     Busy,
-    /// These pages must be read from the device first.
+    /// Pages must be read from the device first.
     Fill {
-        /// Pages that are not whole in memory.
+        /// Those that are read: not whole in memory.
         pages: u64,
+        /// Those of them without which nothing of theirs can be written.
+        ragged: u64,
         /// The header's epoch before the read.
         epoch: u32,
     },
@@ -41,8 +43,9 @@ pub enum Ready {
     },
 }
 
-/// Decides, and for [`Ready::Write`] begins the flight.
-pub fn prepare(guard: &Guard<'_>, file: &FileEntry) -> Ready {
+/// Decides, and for [`Ready::Write`] begins the flight. `fills`: nothing is written before all pages that are dirty are whole; otherwise those
+/// that are.
+pub fn prepare(guard: &Guard<'_>, file: &FileEntry, fills: bool) -> Ready {
     if guard.inflight() != 0 || matches!(guard.state(), State::Superseded(_)) {
         return if guard.dirty() | guard.inflight() == 0 {
             Ready::Nothing
@@ -56,9 +59,10 @@ pub fn prepare(guard: &Guard<'_>, file: &FileEntry) -> Ready {
     forget_empty(guard, file);
     finish_what_needs_no_read(guard, file);
     let ragged = guard.ragged();
-    if ragged != 0 {
+    if ragged != 0 && fills {
         return Ready::Fill {
             pages: pages_to_fill(guard, file, ragged),
+            ragged,
             epoch: guard.epoch(),
         };
     }

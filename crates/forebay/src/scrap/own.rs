@@ -87,9 +87,10 @@ pub fn frame_beside(guard: &Guard<'_>) -> Option<FrameId> {
 /// length, and last the frame is as any that a view holds.
 pub fn attach(guard: &Guard<'_>, file: &FileEntry, frame: FrameId, size_end: u64) {
     let (arena, old) = (guard.arena(), guard.frame());
+    // Also of a block that has nothing: a writer may have found some small frames, and not all that it needed.
     let small = match old {
-        None if guard.valid() | guard.dirty() != 0 => guard.small_pages(),
-        _ => 0,
+        None => guard.small_pages(),
+        Some(_) => 0,
     };
     announce(guard, file, u64::MAX);
     guard.set_frame(Some(frame));
@@ -114,3 +115,6 @@ pub fn attach(guard: &Guard<'_>, file: &FileEntry, frame: FrameId, size_end: u64
     recharge(guard, file);
     guard.touch();
 }
+
+#[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
+mod tests;

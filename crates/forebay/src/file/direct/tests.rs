@@ -5,9 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{through_kernel, write};
 use crate::config::{Config, Route};
+use crate::file::view::cold::Cold;
+use crate::file::view::run::Place;
+use crate::file::view::{After, pin_block};
 use crate::file::{File, OpenOptions};
+use crate::ids::BlockIndex;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::layout::Counts;
+use crate::memory::pins;
+use crate::scrap::split::segments;
 use crate::session::Session;
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
 use crate::sys::memory::AlignedBytes;
@@ -45,13 +51,13 @@ fn bytes(file: &File, offset: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The device takes half of each direct write of a block.
+/// The device takes half of each direct write of a block, but of the file's first.
 struct Halves;
 
 impl Before for Halves {
     fn before(&self, call: &Call) -> Verdict {
         match (call.kind, call.len as usize) {
-            (CallKind::WriteDirect, BLOCK_BYTES) => {
+            (CallKind::WriteDirect, BLOCK_BYTES) if call.offset > 0 => {
                 let error = std::io::Error::from_raw_os_error(libc::EIO);
                 Verdict::Tear(BLOCK_BYTES / 2, error)
             }
@@ -80,6 +86,43 @@ fn what_a_failed_write_has_left_does_not_come_into_the_file() {
     let gap = bytes(&file, BLOCK_BYTES + 1000, 60 * PAGE - 1000);
     assert!(gap == [0; 60 * PAGE - 1000]);
     assert_eq!(bytes(&file, at, 200), [2; 100]);
+}
+
+/// A write past memory has failed and left bytes beyond the file's end. Who reads blocks for a view has read them too, and still has a block in
+/// hand when the file gets another length: they are nobody's.
+#[test]
+fn what_a_failed_write_has_left_is_not_kept_by_who_has_read_it() {
+    let (session, disk) = (session(), SimDisk::new(SimOptions::default()));
+    let (inner, file) = open(&session, &disk, Halves);
+    let old = BLOCK_BYTES + 1000;
+    file.write_at(&vec![1; old], 0).expect("written");
+    file.sync_data().expect("synced");
+    let (core, me) = (file.core().expect("managed"), session.shared().me());
+    let me = me.expect("a slot");
+    let source = AlignedBytes::copy_of(&[9; BLOCK_BYTES], PAGE);
+    let from = source.piece().ptr;
+    // SAFETY: the memory is ours and as long.
+    let written = unsafe { write(core, me, from, BLOCK_BYTES, BLOCK_BYTES as u64, false) };
+    assert!(written.is_err());
+    assert!(
+        inner.contents()[old..].contains(&9),
+        "nothing is left behind"
+    );
+    crate::evict::evict_file(me, core.id);
+    let (place, mut pins) = (Place::default(), Vec::new());
+    let mut cold = Cold::up_to(BlockIndex(1), &place);
+    let segments: Vec<_> = segments(0, old).collect();
+    let mut pin = |at: usize| {
+        let into = (&mut pins, &mut cold);
+        pin_block(core, me, 1, &segments[at], into).expect("read")
+    };
+    assert_eq!(pin(0), After::Done);
+    file.set_len(4 * BLOCK_BYTES as u64).expect("longer");
+    assert_eq!(pin(1), After::Done);
+    let found = bytes(&file, old, 2 * BLOCK_BYTES - old);
+    let stale = found.iter().position(|&byte| byte != 0);
+    assert_eq!(stale, None, "bytes that nobody has written");
+    pins::unpin(me, &pins);
 }
 
 /// The kernel takes what a program's memory has, and the memory becomes another's before the call is over.

@@ -210,6 +210,8 @@ pub fn wake(me: Me<'_>) {
 pub struct Patience {
     /// It was not in memory.
     pub missed: bool,
+    /// So often it has been read from the device.
+    pub reads: u32,
     since: Option<Instant>,
     rounds: u32,
 }

@@ -1,14 +1,18 @@
 //! What a reader brings from the device, where the block's header has become another one meanwhile.
 
 use crate::config::Config;
-use crate::evict::evict_file;
+use crate::evict::{evict, evict_file};
 use crate::file::{File, OpenOptions};
+use crate::ids::FileId;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::layout::Counts;
+use crate::memory::threads::Me;
 use crate::session::Session;
+use crate::session::shared::Shared;
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimOptions, Verdict, Wrapped};
 use crate::sim::{Bug, plant};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 const PAGE: usize = 4096;
 
@@ -127,4 +131,72 @@ fn another_headers_epoch_says_nothing() {
     assert_eq!(page_after(None), 2);
     let found = page_after(Some(Bug::AnyHeader));
     assert_eq!(found, 1, "AnyHeader was planted, and nothing went wrong");
+}
+
+/// Does something beside each read of the device, but not for ever.
+struct Beside<F> {
+    /// Whose it is, once that is known.
+    file: OnceLock<(Arc<Shared>, FileId)>,
+    reads: AtomicU32,
+    act: F,
+}
+
+impl<F: Fn(Me<'_>, FileId) + Send + Sync> Before for Beside<F> {
+    fn before(&self, call: &Call) -> Verdict {
+        if call.kind == CallKind::ReadDirect
+            && let Some((shared, id)) = self.file.get()
+            && self.reads.fetch_add(1, Relaxed) < 100
+        {
+            std::thread::scope(|scope| {
+                scope.spawn(|| (self.act)(shared.me().expect("a slot"), *id));
+            });
+        }
+        Verdict::Proceed
+    }
+}
+
+/// How often the device is read for a page, while something is done beside each of these reads.
+fn reads_beside(act: impl Fn(Me<'_>, FileId) + Send + Sync + 'static) -> u32 {
+    let session = session();
+    let before = Arc::new(Beside {
+        file: OnceLock::new(),
+        reads: AtomicU32::new(0),
+        act,
+    });
+    let disk = SimDisk::new(SimOptions::default());
+    let device = Arc::new(Wrapped::new(disk.create(), Arc::clone(&before)));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = session.open_device(device, "sim", &options);
+    let file = file.expect("a file");
+    file.write_at(&[7; 4 * PAGE], 0).expect("written");
+    file.sync_data().expect("synced");
+    let id = file.core().expect("managed").id;
+    evict_file(session.shared().me().expect("a slot"), id);
+    let shared = Arc::clone(session.shared());
+    // Its header was used long ago.
+    let tick = &shared.arena.superblock().tick;
+    tick.fetch_add(1000, Relaxed);
+    assert!(before.file.set((shared, id)).is_ok());
+    let mut found = [0; PAGE];
+    assert_eq!(file.read_at(&mut found, 0).expect("read"), PAGE);
+    assert_eq!(found, [7; PAGE]);
+    before.reads.load(Relaxed)
+}
+
+#[test]
+fn a_read_ends_however_often_its_block_is_evicted() {
+    let reads = reads_beside(|me, id| {
+        evict_file(me, id);
+    });
+    assert!((2..20).contains(&reads), "{reads} reads");
+}
+
+/// A block whose read has just begun has no memory to give.
+#[test]
+fn who_makes_room_leaves_a_block_that_is_being_read() {
+    let reads = reads_beside(|me, _| {
+        evict(me, 1, 2);
+    });
+    assert_eq!(reads, 1);
 }

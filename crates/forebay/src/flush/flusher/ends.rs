@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{FillJob, Scope, Work, WriteJob};
+use super::fills::FillJob;
+use super::{Scope, Work, WriteJob};
 use crate::device::{DeviceFile, Piece};
 use crate::error::errno_of;
 use crate::flush::select;
@@ -84,17 +85,17 @@ pub(super) fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
         return;
     };
     let entry = me.arena.file_unchecked(work.file);
-    let Some(header) = me.arena.header(job.header) else {
+    let Some(header) = me.arena.header(job.fill.header) else {
         return;
     };
-    let Some(guard) = header.lock(me, job.header) else {
+    let Some(guard) = header.lock(me, job.fill.header) else {
         return;
     };
     let superseded = matches!(guard.state(), crate::frame::header::State::Superseded(_));
-    if !guard.is_for(job.identity) || superseded || guard.epoch() != job.epoch {
+    if !guard.is_for(job.fill.identity) || superseded || guard.epoch() != job.fill.epoch {
         return;
     }
-    let base = job.offset - job.identity.block.start();
+    let base = job.offset - job.fill.identity.block.start();
     for page in pages_of(job.pages & !guard.valid()) {
         let within = page * PAGE_BYTES - base as usize;
         let source = job.bytes.piece().ptr;
@@ -221,5 +222,6 @@ pub(super) fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, er
     }
     if let Some(errno) = errno {
         work.outcome.errno.get_or_insert(errno);
+        work.is_refused = true;
     }
 }

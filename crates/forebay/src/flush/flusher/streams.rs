@@ -71,7 +71,7 @@ impl Flusher {
 impl Flusher {
     pub(super) fn walk_streams(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut at = scope.from;
-        while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
+        while work.outcome.pages_written < scope.pages_max && !work.is_refused {
             let from = u32::try_from(at).unwrap_or(u32::MAX);
             let next = self.ask(work, |me, file| tracking::next_dirty(me, file, from));
             let Some(dirty) = next.filter(|dirty| u64::from(dirty.start) < scope.until) else {
@@ -133,7 +133,7 @@ impl Flusher {
     /// neighbours become one request.
     pub(super) fn come_back(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut round = 0u32;
-        while !work.later.is_empty() && work.outcome.errno.is_none() {
+        while !work.later.is_empty() && !work.is_refused {
             let before = work.outcome;
             self.revisit(work, scope);
             if work.outcome == before && !work.later.is_empty() {
@@ -142,6 +142,7 @@ impl Flusher {
                     && let Err(errno) = await_orphans(work)
                 {
                     work.outcome.errno.get_or_insert(errno);
+                    work.is_refused = true;
                     return;
                 }
                 work.me.wait(round);

@@ -1,7 +1,7 @@
 //! Flushes of files whose device fails here and there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -130,4 +130,93 @@ fn a_sync_does_not_wait_for_what_cannot_be_waited_for() {
     std::thread::spawn(move || sender.send(errno(scene.file.sync_all())));
     let told = receiver.recv_timeout(Duration::from_secs(30));
     assert_eq!(told.expect("it ends"), Some(libc::EIO));
+}
+
+const PAGE: usize = 4096;
+const BLOCK: usize = 64 * PAGE;
+
+/// Whether a read meets a page of the file.
+fn reads(call: &Call, page: usize) -> bool {
+    let (start, end) = ((page * PAGE) as u64, ((page + 1) * PAGE) as u64);
+    call.kind == CallKind::ReadDirect && call.offset < end && call.offset + call.len > start
+}
+
+/// Two blocks on the device, whose page 63 cannot be read from then on while `is_bad`; then 100 bytes in each of these pages. What the device
+/// should have afterwards.
+fn ragged_scene(is_bad: &Arc<AtomicBool>, pages: &[usize]) -> (Scene, Vec<u8>) {
+    let bad = Arc::clone(is_bad);
+    let scene = scene(DirtyTracking::Page, move |call| {
+        bad.load(Ordering::SeqCst) && reads(call, 63)
+    });
+    let mut content = vec![1; 2 * BLOCK];
+    scene.file.write_at(&content, 0).expect("memory");
+    scene.file.sync_data().expect("synced");
+    let me = scene.session.shared().me().expect("a slot");
+    crate::evict::evict_file(me, scene.file.core().expect("managed").id);
+    is_bad.store(true, Ordering::SeqCst);
+    for &page in pages {
+        let at = page * PAGE + 50;
+        content[at..at + 100].fill(2);
+        scene.file.write_at(&[2; 100], at as u64).expect("memory");
+    }
+    (scene, content)
+}
+
+/// Twenty pages of a block lack bytes, so that all of the block is read for them.
+#[test]
+fn a_page_that_nobody_has_written_keeps_nothing_from_the_device() {
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let pages: Vec<usize> = (0..20).map(|at| 3 * at).chain([70]).collect();
+    let (scene, content) = ragged_scene(&is_bad, &pages);
+    assert_eq!(errno(scene.file.sync_all()), None);
+    assert!(scene.inner.contents() == content);
+}
+
+/// The page that cannot be read lacks bytes itself: it stays owed, and nothing else does.
+#[test]
+fn a_page_that_cannot_be_filled_keeps_no_other_from_the_device() {
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let pages: Vec<usize> = (0..20).map(|at| 3 * at).chain([63, 70]).collect();
+    let (scene, content) = ragged_scene(&is_bad, &pages);
+    assert_eq!(errno(scene.file.sync_all()), Some(libc::EIO));
+    let mut without = content.clone();
+    without[63 * PAGE..64 * PAGE].fill(1);
+    assert!(scene.inner.contents() == without);
+    assert_eq!(errno(scene.file.sync_all()), Some(libc::EIO), "as before");
+    is_bad.store(false, Ordering::SeqCst);
+    assert_eq!(errno(scene.file.sync_all()), None);
+    assert!(scene.inner.contents() == content);
+}
+
+/// A device that reads nothing any more is not asked for each block.
+#[test]
+fn a_dead_device_is_not_asked_again_and_again() {
+    let (dead, calls) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let (is_dead, counted) = (Arc::clone(&dead), Arc::clone(&calls));
+    let scene = scene(DirtyTracking::Page, move |_| {
+        let fails = is_dead.load(Ordering::SeqCst);
+        counted.fetch_add(u32::from(fails), Ordering::SeqCst);
+        fails
+    });
+    for block in 0..60 {
+        let at = (block * BLOCK) as u64;
+        scene.file.write_at(&[1; PAGE], at).expect("memory");
+    }
+    scene.file.sync_data().expect("synced");
+    let me = scene.session.shared().me().expect("a slot");
+    crate::evict::evict_file(me, scene.file.core().expect("managed").id);
+    for block in 0..60 {
+        let at = (block * BLOCK + 100) as u64;
+        scene.file.write_at(&[2; 100], at).expect("memory");
+    }
+    dead.store(true, Ordering::SeqCst);
+    let id = scene.file.core().expect("managed").id;
+    let shared = scene.session.shared();
+    let outcome = shared.flush(me, id, &scene.device, Scope::some(u64::MAX));
+    assert_eq!(outcome.errno, Some(libc::EIO));
+    let calls = calls.load(Ordering::SeqCst);
+    assert!((1..40).contains(&calls), "{calls} calls");
 }
