@@ -242,7 +242,24 @@ pub fn glance() -> Option<&'static Glance> {
         return glance_anew();
     }
     // SAFETY: made by a box below, and never freed.
-    Some(unsafe { &(*seen).glance })
+    let glance = unsafe { &(*seen).glance };
+    if glance.has_ended() {
+        return glance_instead(seen);
+    }
+    Some(glance)
+}
+
+/// The arena that has taken the place of one that has been removed, or of one that this process is not in.
+#[cold]
+fn glance_instead(of: *mut Seen) -> Option<&'static Glance> {
+    let null = std::ptr::null_mut();
+    if SEEN
+        .compare_exchange(of, null, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+    {
+        LOOKED_MS.store(i64::MIN / 2, Relaxed);
+    }
+    glance_anew()
 }
 
 /// As [`glance`], for calls that take long anyway: notices that the arena has been replaced.
@@ -257,8 +274,7 @@ pub fn fresh_glance() -> Option<&'static Glance> {
         let known = unsafe { &*seen };
         let same = matches!(std::fs::metadata(&known.path), Ok(meta) if meta.ino() == known.inode);
         if !same {
-            SEEN.store(std::ptr::null_mut(), Ordering::Release);
-            LOOKED_MS.store(i64::MIN / 2, Relaxed);
+            return glance_instead(seen);
         }
     }
     glance()
@@ -337,6 +353,11 @@ pub fn try_session() -> Result<Option<&'static Session>, Error> {
     };
     let session: &'static Session = Box::leak(Box::new(joined));
     parting::note(Mapped::Session(session));
+    // The arena may have been replaced since this process looked at it, which kept nobody from that.
+    let seen = SEEN.load(Ordering::Acquire);
+    if !known_glance().is_some_and(|glance| glance.is_of(session)) {
+        glance_instead(seen);
+    }
     put_back(session);
     Ok(Some(session))
 }

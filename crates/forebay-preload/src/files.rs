@@ -34,7 +34,7 @@ use crate::rare::{Apart, Rare};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{
-    self, APPENDS, Description, FOREIGN, Kind, OF_STORE, REACHED, SYNCS, State, Word,
+    self, APPENDS, Description, FOREIGN, HEARD, Kind, OF_STORE, REACHED, SYNCS, State, Word,
 };
 
 /// Open for longer than the library has been there, or in a way that cannot be managed.
@@ -174,14 +174,26 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     let opened = unsafe { borrow(fd) };
     if let Some(glance) = attach::fresh_glance()
         && let Some(known) = glance.known_of(look.identity(), opened)
-        && !(known.is_idle()
-            && more & !OF_STORE == 0
-            && attach::begins_by_time(more & OF_STORE != 0))
     {
-        // Should it be neither managed here nor the kernel's, its first use says so.
-        let _ = attach(fd, word);
+        if known.is_idle() && may_stay_idle(more) {
+            // Errors from now on are news to it, also if it is managed later.
+            let description = word.description();
+            description.seen.store(known.error_sequence, Relaxed);
+            description.set_flag(HEARD, true);
+        } else {
+            // Should it be neither managed here nor the kernel's, its first use says so.
+            let _ = attach(fd, word);
+        }
     }
     Ok(())
+}
+
+/// Whether an idle file that has just been opened need not be managed at once. The process is in the session: so that cannot end and another one begin,
+/// of which this process hears late.
+fn may_stay_idle(more: u32) -> bool {
+    more & !OF_STORE == 0
+        && attach::joined().is_some()
+        && attach::begins_by_time(more & OF_STORE != 0)
 }
 
 /// Why a descriptor that is only watched is no more than that.
@@ -281,8 +293,10 @@ fn become_managed(rare: Rare, fd: c_int, word: Word, slot: u32, file: (u64, u64)
     if description.state() == State::Kernels {
         // SAFETY: takes no memory.
         let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
-        let heard = inodes::get(&rare, slot).map_or(0, |inode| inode.error_sequence());
-        description.seen.store(heard, Relaxed);
+        if !description.has(HEARD) {
+            let heard = inodes::get(&rare, slot).map_or(0, |inode| inode.error_sequence());
+            description.seen.store(heard, Relaxed);
+        }
         description.become_ours(at.max(0) as u64);
     }
     // Unless the program has closed it meanwhile.

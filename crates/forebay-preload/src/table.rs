@@ -18,7 +18,7 @@ use forebay::sys::liveness;
 use libc::c_int;
 
 pub use description::{
-    APPENDS, Description, FOREIGN, OF_STORE, REACHED, STICKS, SYNCS, State, Written,
+    APPENDS, Description, FOREIGN, HEARD, OF_STORE, REACHED, STICKS, SYNCS, State, Written,
 };
 pub use holders::{hold, let_go};
 pub use room::{

@@ -1,6 +1,7 @@
 //! `forebay run` around programs: their ends, their signals, the session they find, and what is on the device when the
 //! command has ended. The library is a stand-in here: what it does is the business of `tests/run.d`.
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -224,7 +225,10 @@ fn a_program_that_is_stopped_alone_goes_on_alone() {
 #[test]
 fn a_command_stops_with_what_a_terminal_stops() {
     let place = Place::new("run-stopped-together");
-    let child = command(&place, &["--", "sh", "-c", "kill -TSTP $$; exit 7"]).spawn();
+    // A group of its own: a terminal's stop is ignored in a group with no parent outside it, as this test's may be.
+    let child = command(&place, &["--", "sh", "-c", "kill -TSTP $$; exit 7"])
+        .process_group(0)
+        .spawn();
     let mut process = Process::new(child.expect("forebay runs"));
     let begun = Instant::now();
     while !is_stopped(process.id()) {

@@ -56,6 +56,9 @@ pub const STICKS: u32 = 16;
 /// Its file is a mounted store's: whatever is left to the kernel is a request to another process.
 pub const OF_STORE: u32 = 32;
 
+/// [`Description::seen`] has been since it was opened, before its file was managed.
+pub const HEARD: u32 = 64;
+
 /// Syncs of a candidate are counted in the flags, from here up.
 const SYNC: u32 = 1 << 16;
 

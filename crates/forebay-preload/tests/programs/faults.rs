@@ -22,6 +22,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "cuts-and-appends" => Writer::open(dir).cut_and_append(),
         "closes-and-opens" => Writer::open(dir).close_and_open(argument),
         "opens-to-cut" => open_to_cut(dir),
+        "hears-of-a-sync" => hear_of_a_sync(&dir.join("a")),
         _ => return false,
     }
     true
@@ -46,6 +47,33 @@ fn open_to_cut(dir: &Path) {
         }
     }
     let _ = close(long);
+}
+
+/// A description that was opened while nobody used the file, and is managed only when it is synced, hears of a sync of another one that has failed
+/// in between.
+fn hear_of_a_sync(path: &Path) {
+    // SAFETY: takes no memory.
+    let sync = |fd: i32| unsafe { libc::fsync(fd) };
+    let write_many = || {
+        let fd = open(path, libc::O_RDWR).expect("open");
+        for part in 0..1500 {
+            assert_eq!(
+                pwrite(fd, &pattern(part as u8, 1000), part * 1000),
+                Ok(1000)
+            );
+        }
+        let synced = sync(fd);
+        let _ = close(fd);
+        synced
+    };
+    if write_many() != 0 {
+        return;
+    }
+    let early = open(path, libc::O_RDWR).expect("open");
+    assert_eq!(pread(early, 10, 0), Ok(pattern(0, 10)));
+    let synced = write_many();
+    assert!(sync(early) != 0 || synced == 0, "nobody heard of it");
+    let _ = close(early);
 }
 
 /// The file as the kernel has it now, by a call that the library does not see.
@@ -287,6 +315,10 @@ fn suffer(role: &str, argument: &str, fault: Fault) -> Result<bool, String> {
     orders.countdown.store(fault.first, SeqCst);
     let mut program = scene.role(role, argument);
     let program = program.env("FOREBAY__SIM_FAULT", path);
+    if role == "hears-of-a-sync" {
+        // By default files begin by what the kernel's calls have taken.
+        program.env("FOREBAY_SMALL_FILE_BYTES", "1MiB");
+    }
     if let Some(bug) = fault.bug {
         program.env("FOREBAY__SIM_BUG", bug);
     }
@@ -336,6 +368,22 @@ fn suffer_all(from: u64, stride: usize) {
     }
     println!("{count} programs on a device that failed");
     assert!(count > 8, "only {count} met a fault");
+}
+
+#[test]
+fn who_has_opened_an_idle_file_hears_of_a_failed_sync() {
+    let fault = |first| Fault {
+        only: Some(Call::Sync),
+        first,
+        more: 0,
+        errno: libc::EIO,
+        bug: None,
+    };
+    let met = |&first: &u64| {
+        let suffered = suffer("hears-of-a-sync", "", fault(first));
+        suffered.unwrap_or_else(|what| panic!("{what}"))
+    };
+    assert!((1..).take_while(met).count() >= 2, "no second sync");
 }
 
 #[test]

@@ -36,6 +36,7 @@ mod past;
 mod raw;
 mod reached;
 mod relieved;
+mod replaced;
 mod rights;
 mod role;
 mod room;

@@ -37,6 +37,7 @@ fn run() {
         || crate::parting::play(role, &argument, &dir)
         || crate::past::play(role, &argument, &dir)
         || crate::reached::play(role, &argument, &dir)
+        || crate::replaced::play(role, &argument, &dir)
         || crate::rights::play(role, &argument, &dir)
         || crate::room::play(role, &argument, &dir)
         || crate::rotated::play(role, &argument, &dir)

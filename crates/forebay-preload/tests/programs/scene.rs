@@ -87,6 +87,17 @@ impl Scene {
         }
     }
 
+    /// Ends the session, with whatever else is in it gone, and begins another one of its name.
+    pub fn renew(&mut self) {
+        drop(self.session.take());
+        let arena = self.arena.as_deref();
+        assert!(
+            arena.is_none_or(|arena| !arena.exists()),
+            "somebody is in it"
+        );
+        self.session = Some(Session::open(config(&self.name)).expect("a session"));
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -20,7 +20,7 @@ pub use self::counts::{close, recount};
 use self::dropped::reclaim;
 pub use self::dropped::{forget_closed, forget_removed};
 use self::search::place_of;
-pub use self::search::{find, is_any};
+pub use self::search::{end, find, has_ended, is_any};
 use self::witness::as_witness;
 pub use self::witness::{is_as_witnessed, is_changed, witness, witness_end};
 use crate::device::{DeviceFile, DeviceStat};

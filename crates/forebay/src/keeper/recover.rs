@@ -145,6 +145,7 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
         .all(|saved| !matches!(saved, Saved::Failed { .. }));
     if removed {
         remove(path);
+        table::end(&shared.arena);
     }
     Ok(Report {
         arena: path.to_owned(),

@@ -12,6 +12,7 @@ use super::standing::{self, Call, Place as Standing};
 use super::{left, reached};
 use crate::file::gone::{Place, is_another, may_be_gone};
 use crate::file::{closing, table};
+use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::outsiders;
 use crate::keeper::run::has_keeper;
@@ -45,6 +46,8 @@ pub struct Known {
     pub size: u64,
     /// Whether anybody has it open, or bytes of it are owed.
     pub in_use: bool,
+    /// The error sequence that a description begins with which is opened now.
+    pub error_sequence: u32,
     /// Bytes that are owed, where the file may have holes.
     owed_beside_holes: Option<u64>,
     /// What is known of its times, once it has been closed without waiting.
@@ -145,6 +148,18 @@ impl Glance {
     /// As for `mmap`.
     pub fn give_up(&self) -> std::io::Result<()> {
         self.arena.give_up(|| standing::give_up(&self.arena))
+    }
+
+    /// Whether the arena has been removed by the last who had it: what is said of files here says nothing any more, and there may be another.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        table::has_ended(&self.arena)
+    }
+
+    /// Whether the arena is that of a session.
+    pub fn is_of(&self, session: &Session) -> bool {
+        let of = |arena: &Arena| arena.superblock().session.load(Ordering::Acquire);
+        of(&self.arena) == of(&session.shared.arena)
     }
 
     pub(super) fn arena(&self) -> &Arena {
@@ -347,6 +362,8 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
     if entry.kernel_reason.load(Ordering::Acquire) != 0 {
         return None;
     }
+    // First: an error that comes after this is news.
+    let error_sequence = errors::sequence_to_begin_with(entry);
     let in_use = entry.opens() != 0 || entry.owes();
     if entry.is_outlived() || !in_use && entry.root.load(Ordering::Acquire) == 0 {
         return None;
@@ -360,6 +377,7 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
         id,
         size,
         in_use,
+        error_sequence,
         owed_beside_holes: holey.then_some(owed),
         closed,
     })

@@ -150,6 +150,7 @@ fn left_meanwhile(lock: &fs::File, arena: &Arena, path: &Path) -> bool {
     if done && !removed {
         let _ = fs::remove_file(path);
         let _ = fs::remove_file(handoff::socket_path(path));
+        table::end(arena);
     }
     let _ = lock.unlock();
     done

@@ -488,6 +488,7 @@ impl Drop for Shared {
         if is_there && !self.lacks_anything() {
             let _ = std::fs::remove_file(path);
             let _ = std::fs::remove_file(handoff::socket_path(path));
+            table::end(&self.arena);
         }
         // Another thread may keep the mapping, and with it the file, for a while.
         let _ = file.unlock();

@@ -21,6 +21,21 @@ pub fn is_any(arena: &Arena) -> bool {
     arena.superblock().entries.load(Ordering::SeqCst) != 0
 }
 
+/// Beside the count of entries: the arena's file has been removed, and no process is in the session any more.
+const ENDED: u32 = 1 << 31;
+
+/// The arena's file has just been removed by the last who had it: whoever only looks at it learns that there may be another one.
+pub fn end(arena: &Arena) {
+    let entries = &arena.superblock().entries;
+    entries.fetch_or(ENDED, Ordering::SeqCst);
+}
+
+/// Whether it has.
+#[inline]
+pub fn has_ended(arena: &Arena) -> bool {
+    arena.superblock().entries.load(Ordering::SeqCst) & ENDED != 0
+}
+
 /// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
 /// it may be out of date by the time it is looked at.
 #[inline]
