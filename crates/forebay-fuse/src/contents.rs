@@ -108,8 +108,19 @@ impl Directory {
     pub(crate) fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
         let opened = self.files.get(at.handle)?;
         with_buffer(len as usize, |buffer| {
-            let n = opened.file.read_at(buffer, at.offset)?;
-            give(&buffer[..n]);
+            // To the kernel's cache an answer that is short is the file's end, and the rest of its pages zeros: where a byte cannot be read, the
+            // request fails whole.
+            let mut read = 0;
+            while read < buffer.len() {
+                match opened
+                    .file
+                    .read_at(&mut buffer[read..], at.offset + read as u64)?
+                {
+                    0 => break,
+                    more => read += more,
+                }
+            }
+            give(&buffer[..read]);
             Ok(())
         })
     }

@@ -32,6 +32,9 @@ pub use begins::{begins_by_time, is_large, is_read_by_kernel, is_synced_often};
 /// How long an arena that was not there is not looked for again, and one that was there counts as there, ms.
 const LOOK_AGAIN_MS: i64 = 1000;
 
+/// Tries to look at the arena of the session that has just been joined.
+const LOOKS_MAX: u32 = 1000;
+
 struct Seen {
     glance: Glance,
     path: PathBuf,
@@ -290,6 +293,10 @@ fn glance_anew() -> Option<&'static Glance> {
     LOOKED_MS.store(now_ms(), Relaxed);
     let path = find_arena()?;
     let (glance, inode) = Glance::at(&path)?;
+    if glance.has_ended() {
+        // It could not be removed.
+        return None;
+    }
     let seen = Box::into_raw(Box::new(Seen {
         glance,
         path,
@@ -338,8 +345,13 @@ pub fn try_session() -> Result<Option<&'static Session>, Error> {
     if PREPARED.swap(1, Relaxed) == 0 {
         crate::inodes::prepare_barrier();
     }
+    let seen = SEEN.load(Ordering::Acquire);
+    if seen.is_null() {
+        // Another thread has just seen that it has ended.
+        return Ok(None);
+    }
     // SAFETY: never freed.
-    let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
+    let path = unsafe { (*seen).path.clone() };
     let Some(config) = config().cloned() else {
         return Ok(None);
     };
@@ -353,10 +365,12 @@ pub fn try_session() -> Result<Option<&'static Session>, Error> {
     };
     let session: &'static Session = Box::leak(Box::new(joined));
     parting::note(Mapped::Session(session));
-    // The arena may have been replaced since this process looked at it, which kept nobody from that.
-    let seen = SEEN.load(Ordering::Acquire);
-    if !known_glance().is_some_and(|glance| glance.is_of(session)) {
-        glance_instead(seen);
+    // The arena may have been replaced since this process looked at it, which kept nobody from that. Another thread may be looking as well.
+    let mut tries = 0;
+    while !known_glance().is_some_and(|glance| glance.is_of(session)) && tries < LOOKS_MAX {
+        glance_instead(SEEN.load(Ordering::Acquire));
+        forebay::sync::relax(tries);
+        tries += 1;
     }
     put_back(session);
     Ok(Some(session))

@@ -293,9 +293,11 @@ fn become_managed(rare: Rare, fd: c_int, word: Word, slot: u32, file: (u64, u64)
     if description.state() == State::Kernels {
         // SAFETY: takes no memory.
         let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
-        if !description.has(HEARD) {
-            let heard = inodes::get(&rare, slot).map_or(0, |inode| inode.error_sequence());
-            description.seen.store(heard, Relaxed);
+        let now = inodes::get(&rare, slot).map_or(0, |inode| inode.error_sequence());
+        // What the session knew of the file when it was opened may be gone, and errors be counted from the beginning.
+        let is_ahead = |seen: u32| (now.wrapping_sub(seen) as i32) < 0;
+        if !description.has(HEARD) || is_ahead(description.seen.load(Relaxed)) {
+            description.seen.store(now, Relaxed);
         }
         description.become_ours(at.max(0) as u64);
     }

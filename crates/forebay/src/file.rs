@@ -213,7 +213,8 @@ impl File {
         }
     }
 
-    /// Reads at `offset`, bytes. Returns how many: fewer than asked for only at the file's end.
+    /// Reads at `offset`, bytes. Returns how many: fewer than asked for only at the file's end, and before bytes that cannot be read: a read that
+    /// begins with these fails.
     ///
     /// # Errors
     /// `EBADF` when the file is not open for reading; the device's, for bytes that are not in memory.

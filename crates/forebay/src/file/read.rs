@@ -83,7 +83,7 @@ pub unsafe fn followed(
     Ok(read)
 }
 
-/// Reads up to `len` bytes at `offset` into `target`; fewer only at the file's end, or where the target ends before.
+/// Reads up to `len` bytes at `offset` into `target`; fewer only at the file's end, before what cannot be read, or where the target ends before.
 ///
 /// # Safety
 /// `target` is valid for `len` bytes for the whole call.

@@ -130,6 +130,8 @@ struct Work<'a, 'b> {
     apart: Vec<Fill>,
     /// Headers with a page that cannot be read.
     unfilled: Vec<(BlockIndex, HeaderId)>,
+    /// The device gives no page that it is asked for: no more is filled.
+    reads_nothing: bool,
     /// The device does not take what it is given: nothing more is begun. A page that cannot be read concerns its own block only.
     is_refused: bool,
     /// All that streams know of has been gone over.
@@ -211,6 +213,7 @@ impl Flusher {
             later: Vec::new(),
             apart: Vec::new(),
             unfilled: Vec::new(),
+            reads_nothing: false,
             is_refused: false,
             verifies: false,
         };
@@ -282,7 +285,7 @@ impl Flusher {
         if work.verifies && guard.charged() != 0 {
             tracking::is_surprise(me, work.file, block);
         }
-        let ready = select::prepare(&guard, entry, scope.fill);
+        let ready = select::prepare(&guard, entry, scope.fill && !work.reads_nothing);
         match ready {
             Ready::Nothing => {}
             Ready::Busy => {

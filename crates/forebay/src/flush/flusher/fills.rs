@@ -16,7 +16,7 @@ use crate::scrap::split::{mask, runs_of};
 use crate::sync::Ordering;
 use crate::sys::memory::AlignedBytes;
 
-/// Pages that cannot be read, where no other can, after which the device is taken for dead: nothing more is begun.
+/// Pages that cannot be read, where no other can, after which no more is read: the device may be dead. It is if it takes no write either.
 const UNREADABLE_MAX: usize = 16;
 
 /// What is to be filled of a header.
@@ -116,12 +116,14 @@ impl Flusher {
                 let ragged = job.fill.ragged & job.pages;
                 work.apart.push(Fill { ragged, ..job.fill });
             }
+            // Nobody needs it. What is whole without it is written in the end.
+            Err(_) if job.pages & job.fill.ragged == 0 => work.unfilled.push(place),
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
                 work.outcome.errno.get_or_insert(errno);
                 work.unfilled.push(place);
                 let reads_nothing = work.outcome.bytes_read == 0;
-                work.is_refused |= reads_nothing && work.unfilled.len() >= UNREADABLE_MAX;
+                work.reads_nothing |= reads_nothing && work.unfilled.len() >= UNREADABLE_MAX;
             }
         }
         self.spare.push(job.bytes);

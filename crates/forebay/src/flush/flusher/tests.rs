@@ -188,6 +188,35 @@ fn a_page_that_cannot_be_filled_keeps_no_other_from_the_device() {
     assert!(scene.inner.contents() == content);
 }
 
+/// A region that cannot be read, with a small write in each of its pages, keeps nothing behind it from the device.
+#[test]
+fn a_bad_region_keeps_no_block_behind_it_from_the_device() {
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let bad = Arc::clone(&is_bad);
+    let scene = scene(DirtyTracking::Page, move |call| {
+        let begins_there = call.offset < 3 * BLOCK as u64 && call.kind == CallKind::ReadDirect;
+        bad.load(Ordering::SeqCst) && begins_there
+    });
+    let mut content = vec![1; 4 * BLOCK];
+    scene.file.write_at(&content, 0).expect("memory");
+    scene.file.sync_data().expect("synced");
+    let me = scene.session.shared().me().expect("a slot");
+    crate::evict::evict_file(me, scene.file.core().expect("managed").id);
+    is_bad.store(true, Ordering::SeqCst);
+    for page in (0..30).map(|at| at / 10 * 64 + at % 10 * 2) {
+        let at = (page * PAGE + 50) as u64;
+        scene.file.write_at(&[2; 100], at).expect("memory");
+    }
+    let whole = 3 * BLOCK..3 * BLOCK + PAGE;
+    content[whole.clone()].fill(3);
+    let written = scene
+        .file
+        .write_at(&content[whole.clone()], whole.start as u64);
+    written.expect("memory");
+    assert_eq!(errno(scene.file.sync_all()), Some(libc::EIO));
+    assert!(scene.inner.contents() == content);
+}
+
 /// A device that reads nothing any more is not asked for each block.
 #[test]
 fn a_dead_device_is_not_asked_again_and_again() {
