@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::file::gone::Place;
+use forebay::session::glance::Glance;
 use forebay::sys::stat;
 use libc::c_int;
 
@@ -208,6 +209,17 @@ fn why_watched() -> Why {
 /// Whether the session manages a candidate's file by now, so that the kernel must not be asked.
 #[inline]
 pub fn is_managed_elsewhere(description: &Description) -> bool {
+    is_not_the_kernels(description, Glance::is_known)
+}
+
+/// As [`is_managed_elsewhere`], for calls that only read: what the session has of a file that nobody uses is what the device file has.
+#[inline]
+pub fn is_used_elsewhere(description: &Description) -> bool {
+    is_not_the_kernels(description, Glance::is_used)
+}
+
+#[inline(always)]
+fn is_not_the_kernels(description: &Description, asked: fn(&Glance, u64, u64) -> bool) -> bool {
     if description.state() != State::Kernels {
         return true;
     }
@@ -215,18 +227,7 @@ pub fn is_managed_elsewhere(description: &Description) -> bool {
         description.device.load(Relaxed),
         description.inode.load(Relaxed),
     );
-    attach::glance().is_some_and(|glance| glance.is_known(device, inode))
-}
-
-/// As [`is_managed_elsewhere`], for calls that only read: what the session has of a file that nobody uses is what the device file has.
-#[inline]
-pub fn is_used_elsewhere(description: &Description) -> bool {
-    let (device, inode) = (
-        description.device.load(Relaxed),
-        description.inode.load(Relaxed),
-    );
-    description.state() != State::Kernels
-        || attach::glance().is_some_and(|glance| glance.is_used(device, inode))
+    attach::glance().is_some_and(|glance| asked(glance, device, inode))
 }
 
 /// Whether a candidate's bytes are the engine's, or its offset is: whoever goes past the library finds neither with the kernel.

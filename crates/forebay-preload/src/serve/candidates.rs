@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use forebay::limits::SMALL_FILE_BYTES;
+use forebay::limits::{MANAGED_LIFE_NS, SMALL_FILE_BYTES};
 use libc::c_int;
 
 use crate::attach;
@@ -67,10 +67,7 @@ pub fn read_idle<T>(
         return None;
     }
     by_kernel_unless(files::is_used_elsewhere, fd, word, moves, || {
-        let begun = Instant::now();
-        let done = read();
-        description.note_spent(begun.elapsed().as_nanos() as u64);
-        done
+        noting_time(description, read)
     })
 }
 
@@ -85,15 +82,22 @@ pub fn has_grown(word: Word, len: usize) -> bool {
     attach::is_large(written, size, synced, description.has(table::OF_STORE))
 }
 
-/// Makes a write of the kernel's. Its time counts where it decides whether the file is to be managed: files that were long when they were opened.
+/// Makes a write of the kernel's. Its time counts where it decides whether the file is to be managed: files that were long when they were opened,
+/// until it is as much as managing them takes.
 #[inline(always)]
 pub fn timed<T>(word: Word, write: impl FnOnce() -> T) -> T {
     let description = word.description();
-    if description.size_at_open() < SMALL_FILE_BYTES {
+    if description.size_at_open() < SMALL_FILE_BYTES || description.spent_ns() >= MANAGED_LIFE_NS {
         return write();
     }
+    noting_time(description, write)
+}
+
+/// Makes a call of the kernel's, and notes how long it took.
+#[inline(always)]
+fn noting_time<T>(description: &Description, call: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
-    let done = write();
+    let done = call();
     description.note_spent(begun.elapsed().as_nanos() as u64);
     done
 }
