@@ -64,25 +64,39 @@ fn crash_again(
     // Before it closes: a crash, not an end.
     let events = medium.events();
     drop(store);
-    let mut course = Course::new(bytes, durability);
+    let course = Course::new(bytes, durability);
+    let allows = |tree: &Tree| *tree == first;
+    cut_everywhere(&events, course, random, count, allows, &first)
+}
+
+/// What is wrong with what memory may hold in the course of an opening, if anything: it has something that is allowed at each cut, and what was
+/// opened once all is done.
+fn cut_everywhere(
+    events: &[Event],
+    mut course: Course,
+    random: &mut Random,
+    count: &mut usize,
+    allows: impl Fn(&Tree) -> bool,
+    opened: &Tree,
+) -> Option<String> {
     let mut wrong = None;
     for (number, event) in events.iter().enumerate() {
         if matches!(event, Event::Fence { .. } | Event::Sync) {
             course.states(LIMITS.1, random, |bytes| {
                 *count += 1;
                 if wrong.is_none() {
-                    let found = judge(bytes, |tree| *tree == first);
-                    wrong = found.map(|wrong| format!("event {number} of the recovery: {wrong}"));
+                    let found = judge(bytes, &allows);
+                    wrong = found.map(|wrong| format!("event {number} of the opening: {wrong}"));
                 }
             });
         }
         course.event(event);
     }
-    // What the last words of the recovery have left, which no fence follows.
+    // What its last words have left, which no fence follows.
     course.states(LIMITS.1, random, |bytes| {
         *count += 1;
         if wrong.is_none() {
-            wrong = judge(bytes, |tree| *tree == first);
+            wrong = judge(bytes, |tree| tree == opened);
         }
     });
     wrong
@@ -180,7 +194,7 @@ fn open_again(
 /// What is wrong with what memory may hold in the course of an opening, if anything. When that is done, it has what was opened.
 fn power_after(
     medium: &Arc<Simulated>,
-    mut course: Course,
+    course: Course,
     allows: impl Fn(&Tree) -> bool,
     random: &mut Random,
     count: &mut usize,
@@ -198,26 +212,7 @@ fn power_after(
         return Some("opened as it never was, or too old".to_string());
     }
     drop(store);
-    let mut wrong = None;
-    for (number, event) in events.iter().enumerate() {
-        if matches!(event, Event::Fence { .. } | Event::Sync) {
-            course.states(LIMITS.1, random, |bytes| {
-                *count += 1;
-                if wrong.is_none() {
-                    let found = judge(bytes, &allows);
-                    wrong = found.map(|wrong| format!("event {number} of the opening: {wrong}"));
-                }
-            });
-        }
-        course.event(event);
-    }
-    course.states(LIMITS.1, random, |bytes| {
-        *count += 1;
-        if wrong.is_none() {
-            wrong = judge(bytes, |tree| *tree == opened);
-        }
-    });
-    wrong
+    cut_everywhere(&events, course, random, count, allows, &opened)
 }
 
 const ENDS: [(Durability, End); 3] = [
