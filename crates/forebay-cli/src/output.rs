@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::path::Path;
 
-use forebay::session::left::LeftFile;
+use forebay::member::left::LeftFile;
 use serde::Serialize;
 
 use crate::failure::Failure;

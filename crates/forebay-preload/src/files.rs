@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use forebay::file::gone::Place;
+use forebay::member::gone::Place;
 use forebay::session::glance::Glance;
 use forebay::sys::stat;
 use libc::c_int;

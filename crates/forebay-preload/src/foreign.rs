@@ -3,12 +3,12 @@
 //!
 //! No descriptor of theirs becomes managed in this process: what the stream or the mapping shows is the kernel's. A table of
 //! words, without locks and without memory to be asked for; should it ever be full, nothing becomes managed any more. The
-//! session's other processes learn of it by the arena (`forebay::session::reached`).
+//! session's other processes learn of it by the arena (`forebay::member::reached`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use forebay::member::reached::hash;
 use forebay::session::glance::Glance;
-use forebay::session::reached::hash;
 use libc::c_int;
 
 use crate::attach;

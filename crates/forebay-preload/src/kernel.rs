@@ -204,7 +204,7 @@ pub fn tell(glance: &Glance) {
                 description.device.load(Relaxed),
                 description.inode.load(Relaxed),
             );
-            glance.begin_reach(forebay::session::reached::hash(device, inode));
+            glance.begin_reach(forebay::member::reached::hash(device, inode));
         }
     }
 }

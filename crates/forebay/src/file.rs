@@ -1,8 +1,8 @@
 //! Files as programs see them: the Rust API's [`File`], and the operations behind it.
 //!
-//! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
+//! [`core`] is how every operation waits; [`quick`] is the short way of small requests;
 //! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`], [`settle`] and [`closing`] carry operations out,
-//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; [`gone`] drops what nobody can read again; [`inode`] is for front ends, [`view`] gives bytes without a copy and [`window`] takes them so. The rest the kernel serves.
+//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; `flushing` writes in the caller's thread, [`streams`] by streams; [`vanished`] ends what nobody can read again; [`inode`] is for front ends, [`view`] gives bytes without a copy and [`window`] takes them so. The rest the kernel serves.
 
 pub mod append;
 mod bounce;
@@ -10,8 +10,7 @@ mod by_kernel;
 pub mod closing;
 pub mod core;
 pub mod direct;
-pub mod given;
-pub mod gone;
+mod flushing;
 pub mod hasten;
 pub mod inode;
 mod managed;
@@ -23,8 +22,9 @@ pub mod resize;
 pub mod room;
 pub mod settle;
 mod space;
-pub mod table;
+pub mod streams;
 mod throttle;
+pub mod vanished;
 pub mod view;
 pub mod window;
 pub mod write;
@@ -48,6 +48,7 @@ pub use self::view::View;
 pub use self::view::private::PrivateView;
 pub use self::window::Window;
 use crate::error::{Error, Result};
+use crate::member::given;
 use crate::memory::threads::Me;
 
 /// An open file.

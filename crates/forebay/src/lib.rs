@@ -79,6 +79,8 @@ pub mod keeper;
 #[doc(hidden)]
 pub mod limits;
 #[doc(hidden)]
+pub mod member;
+#[doc(hidden)]
 pub mod memory;
 mod random;
 #[doc(hidden)]

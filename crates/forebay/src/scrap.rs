@@ -19,6 +19,7 @@
 //! nothing here touches a header; `valid` and `dirty` are words of the header.
 
 pub mod absorb;
+pub mod cut;
 pub mod give;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod model;

@@ -1,34 +1,23 @@
 //! A session: an arena, its keeper, and the processes that use it.
 //!
-//! [`Session`] is the way in, `opening` how files are opened. [`shared`] is what a process's files have in common, [`members`] its threads'
-//! slots, [`opens`] who has which file open, [`adopt`] files that a program has opened by itself, [`glance`] what is known of them,
-//! [`reached`] files that somebody reaches past the engine, [`watch`] what is looked at first,
-//! [`left`] those that were left to the kernel,
-//! `handing` when files are handed to the keeper, [`handoff`] the descriptors that clients hand to the keeper, [`lent`] those that it only reads by, [`look`] what commands see of sessions and do in
-//! those that others have started.
+//! [`Session`] is the way in, `opening` how files are opened, [`adopt`] files that a program has opened by itself, [`glance`] what is known
+//! of them, [`standing`] calls of the kernel's on them, `windows` where windows come from, [`relief`] a process that stands guard,
+//! [`look`] what commands see of sessions and do in those that others have started. What a process has of its session lies below, in
+//! [`member`](crate::member).
 
 pub mod adopt;
-pub mod claims;
 pub mod glance;
-mod handing;
-pub mod handoff;
-pub mod left;
-pub mod lent;
 pub mod look;
 pub mod marks;
-pub mod members;
 mod opening;
-pub mod opens;
-pub mod reached;
-pub mod shared;
+pub mod relief;
 #[cfg(feature = "sim")]
 mod simulated;
 pub mod standing;
 pub mod streams;
 pub mod told;
-pub mod viewers;
-pub mod watch;
 pub mod whole;
+mod windows;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -40,15 +29,15 @@ use crate::error::{Error, Result};
 use crate::ids::ThreadId;
 use crate::keeper::hosting::Hosting;
 use crate::keeper::recover::{Report, Saved, recover};
-use crate::keeper::run;
-use crate::keeper::{budget, provision, repair};
+use crate::keeper::repair;
+use crate::member::shared::Shared;
+use crate::member::{presence, provision};
 use crate::memory::arena::{Arena, OTHER_BUILD};
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::dir::UserDir;
 use crate::memory::place::{self, PlaceKind};
 use crate::memory::threads;
-use crate::session::shared::Shared;
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::membarrier;
@@ -81,7 +70,7 @@ fn allotment(config: &Config) -> (Allocator, usize) {
 /// Limits as the configuration of the arena's maker says.
 fn set_budgets(arena: &Arena, config: &Config) {
     let superblock = arena.superblock();
-    let frames = budget::frames_within(arena, config, 1.0);
+    let frames = provision::frames_within(arena, config, 1.0);
     superblock.frames_max.store(frames, Ordering::Relaxed);
     let pages = (config.dirty_bytes_max / crate::limits::PAGE_BYTES as u64).max(1);
     superblock.owed_pages_max.store(pages, Ordering::Relaxed);
@@ -186,7 +175,7 @@ impl Session {
 
     /// Whether some process keeps the session.
     pub fn has_keeper(&self) -> bool {
-        run::has_keeper(&self.shared.arena)
+        presence::has_keeper(&self.shared.arena)
     }
 
     /// As [`Session::open`], without hosting a keeper: this process starts no threads.
@@ -361,7 +350,7 @@ impl Session {
     /// Waits for a moment until somebody keeps the session.
     fn await_keeper(&self) {
         for _ in 0..200 {
-            if run::has_keeper(&self.shared.arena) {
+            if presence::has_keeper(&self.shared.arena) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -147,7 +147,7 @@ fn a_stock_spares_shared_accesses() {
         let world = World::new(allocator, 64, 1);
         let core = world.files[0].core().expect("managed");
         let me = world.session.shared().me().expect("a slot");
-        forebay::keeper::provision::ahead(world.session.shared(), me, 64 * BLOCK);
+        forebay::member::provision::ahead(world.session.shared(), me, 64 * BLOCK);
         let _operation = me.enter(core.id).expect("no gate is closed");
         let stock = Some(&core.entry().stock);
         let take = |count| {
@@ -256,7 +256,7 @@ fn stocks_shrink_while_memory_is_urgently_short() {
 fn the_flag_follows_free_memory() {
     let world = World::new(Allocator::RegionsStock, 512, 1);
     let me = world.session.shared().me().expect("a slot");
-    forebay::keeper::provision::ahead(world.session.shared(), me, 512 * BLOCK);
+    forebay::member::provision::ahead(world.session.shared(), me, 512 * BLOCK);
     let mut taken = Vec::new();
     for (left, expected) in [
         (512, Shortage::None),

@@ -99,7 +99,7 @@ impl Scene {
     fn flags(&self, inode_number: u64) -> u32 {
         let arena = &self.closes.shared().arena;
         let device = fs::metadata(&self.path).expect("a file").dev();
-        let id = forebay::file::table::find(arena, device, inode_number).expect("an entry");
+        let id = forebay::member::table::find(arena, device, inode_number).expect("an entry");
         arena.file_unchecked(id).flags.load(Ordering::Acquire)
     }
 

@@ -10,8 +10,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use forebay::config::{Route, RouteRule};
-use forebay::file::table;
 use forebay::ids::ThreadId;
+use forebay::member::table;
 use forebay::memory::threads;
 use forebay::sync::Ordering;
 use forebay::{Config, File, OpenOptions, Session};
@@ -277,7 +277,7 @@ fn a_file_is_handed_over_once_the_keeper_can_be_reached() {
     let keeper = Session::open(config.clone()).expect("a session");
     let client = Session::join(config).expect("the same");
     let arena = client.place().expect("accounts").path.expect("a file");
-    let socket = forebay::session::handoff::socket_path(&arena);
+    let socket = forebay::member::handoff::socket_path(&arena);
     let aside = socket.with_extension("aside");
     let begun = Instant::now();
     while std::fs::rename(&socket, &aside).is_err() {
@@ -318,9 +318,9 @@ fn a_file_that_is_opened_by_another_name_is_known_by_it() {
     std::fs::rename(&old, &new).expect("renamed");
     let second = open(&session, &new);
     assert_eq!(second.len().expect("a length"), 5);
-    let known = forebay::keeper::reopen::path_of(core.entry());
+    let known = forebay::member::reopen::path_of(core.entry());
     assert_eq!(known, new);
-    forebay::keeper::reopen::reopen(core.entry(), &|fd| fd, None).expect("found again");
+    forebay::member::reopen::reopen(core.entry(), &|fd| fd, None).expect("found again");
 }
 
 /// One long write into memory stays within the limits as many short ones do.

@@ -10,10 +10,11 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use forebay::device::RealFile;
-use forebay::file::gone::{self, Place};
 use forebay::file::inode::Inode;
-use forebay::file::table;
+use forebay::file::vanished;
 use forebay::ids::FileId;
+use forebay::member::gone::Place;
+use forebay::member::table;
 use forebay::memory::arena::Arena;
 use forebay::memory::files::{ABSENT, LEASED, LIVE, VANISHED};
 use forebay::session::glance::Glance;
@@ -294,7 +295,7 @@ fn the_last_name_goes_while_the_keeper_has_the_file() {
     let device = shared.device(id).expect("a device");
     device.unite().expect("one description");
     device.lease().expect("a lease");
-    let look = || gone::tend(shared, me);
+    let look = || vanished::tend(shared, me);
     // Somebody has it open.
     fs::hard_link(&scene.path, scene.path.with_extension("2")).expect("linked");
     fs::remove_file(&scene.path).expect("removed");

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use forebay::file::settle::Durability;
 use forebay::ids::FileId;
+use forebay::member::handoff::socket_path;
 use forebay::memory::threads::stop_file;
-use forebay::session::handoff::socket_path;
 use forebay::sync::Ordering;
 use forebay::sys::{lock, socket};
 use forebay::{Config, File, OpenOptions, Session};

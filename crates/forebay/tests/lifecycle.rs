@@ -13,8 +13,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use disks::{Disk, Group, Tmpfs};
-use forebay::keeper::provision;
 use forebay::keeper::recover::recover;
+use forebay::member::provision;
 use forebay::memory::regions;
 use forebay::session::look::look;
 use forebay::{Config, File, OpenOptions, Session};

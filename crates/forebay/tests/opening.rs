@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::device::{Caps, DeviceFile, DeviceStat, Piece};
+use forebay::member::reached;
 use forebay::session::adopt::Unmanaged;
-use forebay::session::reached;
 use forebay::sim::device::{SimDisk, SimFile, SimOptions};
 use forebay::sys::limits;
 use forebay::{Config, File, OpenOptions, Session};

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use forebay::config::{DirtyTracking, Route};
 use forebay::evict;
+use forebay::file::streams::write_coldest;
 use forebay::flush::{Flusher, Scope};
 use forebay::ids::{FileId, ThreadId};
 use forebay::keeper::check::check;
-use forebay::keeper::streams::write_coldest;
 use forebay::memory::threads::Me;
 use forebay::session::streams::StreamKind;
 use forebay::sim::device::{Before, Call, CallKind, SimDisk, SimOptions, Verdict, Wrapped};

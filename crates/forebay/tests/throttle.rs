@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay::config::Route;
 use forebay::flush::{Flusher, Scope, limit};
 use forebay::ids::FileId;
-use forebay::session::shared::Shared;
+use forebay::member::shared::Shared;
 use forebay::sim::device::{Before, Call, CallKind, SimDisk, SimOptions, Verdict, Wrapped};
 use forebay::sync::Ordering;
 use forebay::{Config, File, OpenOptions, Session};

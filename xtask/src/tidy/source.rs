@@ -158,14 +158,22 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether the tokens inside `#[...]` are a `cfg` that demands what `wanted` recognises. A `not` or
-/// an `any` anywhere counts as no: such a condition can hold without the wanted word.
+/// Whether the tokens inside `#[...]` are a `cfg` that demands what `wanted` recognises. What stands in a `not` is not demanded, and an
+/// `any` anywhere counts as no: such a condition can hold without the wanted word.
 pub fn is_cfg_with(attribute: &[Token<'_>], wanted: impl Fn(&str) -> bool) -> bool {
     let is_cfg = attribute.first().is_some_and(|token| token.text == "cfg");
-    let weak = attribute
-        .iter()
-        .any(|token| matches!(token.text, "not" | "any"));
-    is_cfg && !weak && attribute.iter().any(|token| wanted(token.text))
+    let weak = attribute.iter().any(|token| token.text == "any");
+    let mut demanded = Vec::new();
+    let mut denied = 0usize;
+    for (index, token) in attribute.iter().enumerate() {
+        match token.text {
+            "(" if denied > 0 || attribute[index - 1].text == "not" => denied += 1,
+            ")" if denied > 0 => denied -= 1,
+            word if denied == 0 => demanded.push(word),
+            _ => {}
+        }
+    }
+    is_cfg && !weak && demanded.into_iter().any(wanted)
 }
 
 /// Whether `index` lies in one of `ranges`.

@@ -1,6 +1,6 @@
 //! `forebay guard`: stands guard where a daemon is stopped or has died ([`forebay::keeper::relief`]). A copy of the daemon executes it.
 
-use forebay::keeper::relief;
+use forebay::session::relief;
 use forebay::sys::file::inherited_for_writing;
 
 use crate::arguments::Guard;

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use forebay::Stats;
 use forebay::config::DirtyTracking;
+use forebay::member::census::Members;
+use forebay::member::left::LeftFile;
 use forebay::memory::place::PlaceKind;
-use forebay::session::left::LeftFile;
-use forebay::session::look::{Life, Members, SeenFile};
+use forebay::session::look::{Life, SeenFile};
 use forebay::session::streams::{SeenStream, SeenTracking, StreamKind};
 use serde::Serialize;
 

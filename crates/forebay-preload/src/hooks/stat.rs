@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use forebay::file::gone::Place;
+use forebay::member::gone::Place;
 use forebay::session::glance::{Glance, Known};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as StatX};
 

@@ -7,8 +7,8 @@ mod pipes;
 
 use std::sync::atomic::Ordering;
 
+use forebay::member::reached;
 use forebay::session::glance::Glance;
-use forebay::session::reached;
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
 use crate::attach;

@@ -15,7 +15,7 @@ use std::sync::atomic::{
 };
 
 use forebay::file::view::attached::{Attached, Piece};
-use forebay::session::viewers::Holder;
+use forebay::member::viewers::Holder;
 use libc::c_int;
 
 use super::{Lock, What};

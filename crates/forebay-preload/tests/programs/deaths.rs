@@ -281,7 +281,7 @@ fn a_new_keeper_has_files_that_have_no_name() {
     drop(keeper);
     let session = Session::open(config(&scene.name)).expect("a session");
     let shared = session.shared();
-    let id = forebay::file::table::find(&shared.arena, meta.dev(), meta.ino()).expect("an entry");
+    let id = forebay::member::table::find(&shared.arena, meta.dev(), meta.ino()).expect("an entry");
     let owed = || {
         let entry = shared.arena.file_unchecked(id);
         entry.owed_pages.load(forebay::sync::Ordering::Acquire)
@@ -305,10 +305,10 @@ fn what_the_dead_owe_is_asked_for() {
     {
         let arena = &scene.session.as_ref().expect("a session").shared().arena;
         let meta = std::fs::metadata(scene.path("a")).expect("a file");
-        let id = forebay::file::table::find(arena, meta.dev(), meta.ino()).expect("an entry");
+        let id = forebay::member::table::find(arena, meta.dev(), meta.ino()).expect("an entry");
         let entry = arena.file_unchecked(id);
         entry.openers.store(0, forebay::sync::Ordering::Release);
-        assert!(forebay::file::gone::may_be_gone(arena, entry));
+        assert!(forebay::member::gone::may_be_gone(arena, entry));
     }
     for option in ["--format=%s", "--printf=%s\\n"] {
         let said = said(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Session;
 use forebay::config::Coherence;
-use forebay::file::table;
+use forebay::member::table;
 
 use forebay_model::{SplitMix64, fresh_seed};
 

@@ -225,5 +225,5 @@ fn relief() {
     let words: Vec<_> = std::env::args().rev().take(3).collect();
     let [keeper, listener] = [1, 2].map(|at| words[at].parse::<u32>().expect("a number"));
     let listener = forebay::sys::file::inherited_for_writing(listener).expect("a listener");
-    forebay::keeper::relief::stand(listener, keeper, Path::new(&words[0])).expect("a relief");
+    forebay::session::relief::stand(listener, keeper, Path::new(&words[0])).expect("a relief");
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Instant;
 
-use forebay::session::left::LeftFile;
+use forebay::member::left::LeftFile;
 
 use crate::scene::Scene;
 use crate::sys::*;

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::file::table;
+use forebay::member::table;
 use forebay::memory::threads;
 use forebay::sys::liveness;
 use forebay_model::{SplitMix64, fresh_seed};

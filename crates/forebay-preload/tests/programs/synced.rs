@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay::session::left::LeftFile;
+use forebay::member::left::LeftFile;
 
 use crate::scene::{Scene, said};
 use crate::sys::*;

@@ -28,19 +28,24 @@ use crate::device::DeviceFile;
 use crate::error::Result;
 use crate::evict;
 use crate::file::core::Core;
+use crate::file::resize;
 use crate::file::settle::{self, Durability};
-use crate::file::{gone, resize, table};
+use crate::file::vanished;
 use crate::flush::{busy, errors};
 use crate::ids::FileId;
-use crate::keeper::outsiders;
-use crate::keeper::run::{has_keeper, keeper_process};
-use crate::keeper::unfinished::follow_name;
 use crate::limits::PAGE_BYTES;
+use crate::member::closed::SET;
+use crate::member::closed::end_lease;
+use crate::member::closed::forget_time;
+use crate::member::guard;
+use crate::member::presence::{has_keeper, keeper_process};
+use crate::member::shared::Shared;
+use crate::member::table;
+use crate::member::table::follow_name;
 use crate::memory::arena::Arena;
 use crate::memory::files::{BACK, CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCATING};
+use crate::memory::superblock::one_fewer;
 use crate::memory::threads::Me;
-use crate::session::glance::one_fewer;
-use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::time::{Instant, sleep};
 use crate::sync::{Ordering, planted};
@@ -61,10 +66,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LONG_PATIENCE: Duration = Duration::from_secs(10);
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
-
-/// In `closed_ns`: a program has set the time after the close. Without CLOSING it says nothing: who has set the time has died before he took
-/// it back.
-const SET: u64 = 1 << 63;
 
 /// A file that may be left to the keeper once the program's own descriptor is closed.
 pub struct Prepared {
@@ -124,7 +125,7 @@ fn forget_nameless(core: &Core, me: Me<'_>) -> bool {
     let nameless = has_no_name(core);
     if nameless {
         // Where that fails the bytes are written.
-        gone::put_into_cache(core, me);
+        vanished::put_into_cache(core, me);
         core.device.give_lease_up();
     }
     nameless
@@ -160,7 +161,7 @@ pub fn leave(
     let is_leased = is_leased(core) || planted!(NoLease);
     if !is_leased || forget_nameless(core, me) {
         let guard = shared.arena.superblock().guard.load(Ordering::Acquire);
-        let closed = match is_leased || guard != outsiders::HOLDS {
+        let closed = match is_leased || guard != guard::HOLDS {
             true => settle::close(core, me, Durability::Kernel, seen),
             // Somebody has it open, who may have come from outside while there was no mark any more.
             false => settle::close_to_kernel(core, me, seen),
@@ -218,14 +219,6 @@ fn is_leased(core: &Core) -> bool {
     false
 }
 
-/// Notes that the keeper's lease on a file has ended, or is none of his.
-pub fn end_lease(arena: &Arena, file: FileId) {
-    let flags = &arena.file_unchecked(file).flags;
-    if flags.fetch_and(!(LEASED | HURRY | BACK), Ordering::AcqRel) & LEASED != 0 {
-        one_fewer(&arena.superblock().leased);
-    }
-}
-
 /// The last reader of a file that it has taken back closes it: the keeper writes it as soon as if it still had its lease. The guard's mark holds
 /// outsiders up in the lease's place, and the time is still the one of the writer's close.
 pub fn leave_again(core: &Core) {
@@ -233,7 +226,7 @@ pub fn leave_again(core: &Core) {
     let (entry, superblock) = (core.entry(), shared.arena.superblock());
     let is_left = entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING
         && entry.owed_pages.load(Ordering::Acquire) != 0
-        && superblock.guard.load(Ordering::Acquire) == outsiders::HOLDS
+        && superblock.guard.load(Ordering::Acquire) == guard::HOLDS
         && has_keeper(&shared.arena)
         && !shared.is_open(*id);
     if is_left {
@@ -342,75 +335,5 @@ pub fn give_time_back(
             forget_time(entry, closed);
         }
         return;
-    }
-}
-
-/// A program has set the time of a file that is still to get the one of its close: it gets this one. `false`: it has got the other, perhaps
-/// after the program's; or the program's does not fit, from before 1970 or after 2262, and it gets none.
-pub fn set_time(entry: &FileEntry, mtime_ns: i128) -> bool {
-    let fitting = u64::try_from(mtime_ns).ok().filter(|ns| ns & SET == 0);
-    let Some(mtime_ns) = fitting else {
-        entry.closed_ns.store(0, Ordering::SeqCst);
-        return false;
-    };
-    entry.closed_ns.store(SET | mtime_ns, Ordering::SeqCst);
-    let is_to_come = entry.flags.load(Ordering::SeqCst) & CLOSING != 0;
-    if !is_to_come {
-        // Who has it open by now has times of its own.
-        forget_time(entry, SET | mtime_ns);
-    }
-    is_to_come
-}
-
-/// No time is to come, unless another one than this has been set.
-fn forget_time(entry: &FileEntry, seen: u64) {
-    let word = &entry.closed_ns;
-    let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-/// The time that a file is to get, or has got, for its close. `None`: it has the program's.
-pub fn time(entry: &FileEntry) -> Option<u64> {
-    let closed = entry.closed_ns.load(Ordering::Acquire);
-    let is_to_come = || entry.flags.load(Ordering::Acquire) & CLOSING != 0;
-    let is_told = closed != 0 && (closed & SET == 0 || is_to_come());
-    is_told.then_some(closed & !SET)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{CLOSING, FileEntry, Ordering, SET, set_time, time};
-
-    fn entry() -> Box<FileEntry> {
-        // SAFETY: an entry is made of atomic numbers, which may be zero.
-        unsafe { Box::<FileEntry>::new_zeroed().assume_init() }
-    }
-
-    #[test]
-    fn a_time_that_does_not_fit_is_left_to_the_program() {
-        const LAST: i128 = (1 << 63) - 1;
-        for (ns, fits) in [
-            (0, true),
-            (1, true),
-            (LAST, true),
-            (LAST + 1, false),
-            (1 << 64, false),
-            (-1, false),
-        ] {
-            let entry = entry();
-            entry.flags.store(CLOSING, Ordering::Relaxed);
-            entry.closed_ns.store(7, Ordering::Relaxed);
-            assert_eq!(set_time(&entry, ns), fits, "{ns}");
-            assert_eq!(time(&entry), fits.then_some(ns as u64), "{ns}");
-        }
-    }
-
-    #[test]
-    fn a_time_that_was_set_too_late_says_nothing() {
-        let entry = entry();
-        assert!(!set_time(&entry, 5));
-        assert_eq!(entry.closed_ns.load(Ordering::Relaxed), 0);
-        // Its program has died before it took that back.
-        entry.closed_ns.store(SET | 5, Ordering::Relaxed);
-        assert_eq!(time(&entry), None);
     }
 }

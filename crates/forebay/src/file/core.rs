@@ -12,9 +12,9 @@ use crate::file::{resize, room};
 use crate::frame::header::{Guard, Identity, State};
 use crate::frame::slots::{self, Refused};
 use crate::ids::{BlockIndex, FileId, HeaderId};
+use crate::member::shared::Shared;
 use crate::memory::files::{ASKED, FileEntry, TRUNCATING};
 use crate::memory::threads::{Me, Operation};
-use crate::session::shared::Shared;
 use crate::stream::tracking;
 use crate::sync::Ordering;
 

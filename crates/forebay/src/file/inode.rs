@@ -20,9 +20,10 @@ use crate::evict;
 use crate::file::core::{Core, Halt};
 use crate::file::hasten;
 use crate::flush::errors;
+use crate::member::table;
+use crate::member::watch::Watched;
 use crate::memory::threads::Me;
 use crate::route::Route;
-use crate::session::watch::Watched;
 use crate::sync::Ordering;
 
 /// A managed file of this process.
@@ -315,10 +316,10 @@ impl Inode {
             let closed = settle::close(&self.core, me, Durability::Kernel, seen);
             shared.closed(*id, device);
             shared.released(*id, &self.handed);
-            super::table::forget_closed(shared, me, *id);
+            table::forget_closed(shared, me, *id);
             return closed;
         }
-        if super::table::close(shared, *id, false) {
+        if table::close(shared, *id, false) {
             evict::give_stock_back(me, *id);
             closing::leave_again(&self.core);
         }

@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::by_kernel::{advise_kernel, append_by_kernel, by_kernel};
 use super::settle;
 #[cfg(feature = "sim")]
-use super::{closing, hasten, table};
+use super::{closing, hasten};
 use crate::error::Result;
 use crate::file::append;
 use crate::file::core::{Core, Halt};
 use crate::file::quick::{self, Recent};
 use crate::file::read::advise::{Advise, advise};
 use crate::file::write::Intent;
+#[cfg(feature = "sim")]
+use crate::member::table;
 use crate::memory::threads::Me;
 use crate::route::Route;
 

@@ -10,18 +10,18 @@ use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
 use crate::file::room;
 use crate::file::write::mark_holey;
-use crate::frame::header::{Guard, Identity};
+use crate::frame::header::Guard;
 use crate::frame::slots;
-use crate::ids::{BlockIndex, FileId, HeaderId};
-use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
+use crate::ids::BlockIndex;
+use crate::limits::{FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::files::{ASKED, EXCEEDING, TRUNCATING};
 use crate::memory::threads::{FileStop, Me, Operation, stop_file};
-use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of};
+use crate::scrap::absorb::{announce, drop_pages, pages_of};
+use crate::scrap::cut::{cut, drop_beyond, lock_found};
 use crate::scrap::give::part_of;
 use crate::scrap::own::{is_shared, own_frame};
 use crate::scrap::split::{Segment, mask, segments};
-use crate::stream::tracking;
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
@@ -198,60 +198,9 @@ fn land_flights(core: &Core, operation: &Operation<'_>, first: BlockIndex) {
     }
 }
 
-/// Locks a header found in the tree, while alone on the file: only flushers look at it, for moments.
-fn lock_found<'a>(
-    file: FileId,
-    operation: &Operation<'a>,
-    block: BlockIndex,
-    id: HeaderId,
-) -> Option<Guard<'a>> {
-    let header = operation.me.arena.header(id)?;
-    let mut round = 0;
-    loop {
-        if let Some(guard) = header.lock(operation.me, id) {
-            return guard.is_for(Identity { file, block }).then_some(guard);
-        }
-        round += 1;
-        operation.wait(round);
-    }
-}
-
-/// Takes everything from `len` on out of memory, for a caller that is alone on the file.
-pub(super) fn drop_beyond(file: FileId, operation: &Operation<'_>, len: u64) {
-    let arena = operation.me.arena;
-    let entry = arena.file_unchecked(file);
-    let mut at = u64::from(BlockIndex::of(len).0);
-    while let Some((block, id)) = slots::next_linked(arena, entry, at) {
-        at = u64::from(block.0) + 1;
-        let Some(guard) = lock_found(file, operation, block, id) else {
-            continue;
-        };
-        if block.start() >= len {
-            free_header(guard, entry, file);
-        } else {
-            cut(&guard, entry, (len - block.start()) as usize);
-        }
-    }
-    let first_gone = len.next_multiple_of(BLOCK_BYTES as u64);
-    tracking::cut(operation.me, file, BlockIndex::of(first_gone));
-}
-
 /// Takes everything from byte `end` of a block on out of memory.
 pub fn cut_block(core: &Core, guard: &Guard<'_>, end: usize) {
     cut(guard, core.entry(), end);
-}
-
-/// As [`cut_block`], for repairs. Pages wholly beyond go; the page with the end keeps its bytes below it.
-pub fn cut(guard: &Guard<'_>, entry: &crate::memory::files::FileEntry, end: usize) {
-    let first_gone = end.div_ceil(PAGE_BYTES) as u32;
-    if first_gone < 64 {
-        drop_pages(guard, entry, mask(first_gone..64));
-    } else {
-        guard.next_epoch();
-    }
-    if !end.is_multiple_of(PAGE_BYTES) {
-        cut_page(guard, end / PAGE_BYTES, end % PAGE_BYTES);
-    }
 }
 
 /// Punches a hole; the part beyond the file's end is ignored. The size does not change.

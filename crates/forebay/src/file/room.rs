@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use crate::evict;
 use crate::file::core::{Core, Halt};
+use crate::file::streams;
 use crate::file::throttle;
 use crate::flush::{Outcome, Scope, busy};
 use crate::ids::FileId;
-use crate::keeper::{provision, streams};
+use crate::member::provision;
+use crate::member::shared::Shared;
 use crate::memory::files::{HURRY, LIVE};
 use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
-use crate::session::shared::Shared;
 use crate::sync::time::Instant;
 use crate::sync::{Ordering, patience};
 

@@ -8,14 +8,16 @@ use crate::error::{Error, Result, errno_of};
 use crate::evict;
 use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
-use crate::file::{closing, given, resize, table, write};
+use crate::file::{closing, resize, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
-use crate::keeper::{outsiders, unfinished};
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
+use crate::member::again;
+use crate::member::guard;
+use crate::member::left;
+use crate::member::{given, table};
 use crate::memory::files::{ASKED, FileEntry, VIEWED};
 use crate::memory::threads::{Me, stop_file};
-use crate::session::left;
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
 
@@ -110,7 +112,7 @@ fn flush_by_others(core: &Core, me: Me<'_>) -> Outcome {
     if !owes() || core.shared.ask_to_flush(core.id) {
         return Outcome::default();
     }
-    match unfinished::open_again(&core.shared, core.id) {
+    match again::open_again(&core.shared, core.id) {
         Some(device) if device.is_writable() => {
             core.shared.flush(me, core.id, &device, Scope::SYNC)
         }
@@ -169,7 +171,7 @@ fn close_settled(core: &Core, me: Me<'_>) {
 fn is_kept_for_views(core: &Core) -> bool {
     let was = core.entry().flags.fetch_and(!VIEWED, Ordering::Relaxed);
     let guard = core.shared.arena.superblock().guard.load(Ordering::Acquire);
-    was & VIEWED != 0 && guard != outsiders::NONE
+    was & VIEWED != 0 && guard != guard::NONE
 }
 
 /// Makes the device file of a file that owes nothing, and that nobody writes any more, what it should be: as long as the file,

@@ -12,7 +12,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::room;
 use crate::flush::busy;
 use crate::flush::limit::{self, Room};
-use crate::keeper::run::has_keeper;
+use crate::member::presence::has_keeper;
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;

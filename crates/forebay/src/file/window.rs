@@ -32,8 +32,7 @@ use crate::file::File;
 use crate::file::view::Counted;
 use crate::ids::FrameId;
 use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, HUGE_BYTES};
-use crate::session::Session;
-use crate::session::shared::Shared;
+use crate::member::shared::Shared;
 use crate::sys::forks::Owned;
 
 /// Mappings of a window beside those of its blocks.
@@ -74,27 +73,17 @@ unsafe impl Send for Window {}
 // SAFETY: as above; through a shared reference bytes are read only.
 unsafe impl Sync for Window {}
 
-impl Session {
-    /// A window of `bytes` zeros. Its memory counts as the session's, together with what views hold: at most half of the memory. What does not
-    /// go into that, or cannot be had without waiting for a device, is memory of the process's own, and commits of it are copies
-    /// ([`Window::attached_bytes`]). So it is where the session's memory cannot be mapped by blocks (hugetlbfs).
-    ///
-    /// A process that was forked has none of its parent's windows.
-    ///
-    /// # Errors
-    /// [`Error::InvalidInput`] for no bytes, or more than a file can have; [`Error::Session`] when the calling thread finds no slot; `ENOMEM`
-    /// when there are no such addresses.
-    pub fn window(&self, bytes: usize) -> Result<Window> {
+impl Window {
+    /// [`Session::window`](crate::Session::window).
+    pub(crate) fn of(shared: &Arc<Shared>, bytes: usize) -> Result<Self> {
         if bytes == 0 || bytes as u64 > FILE_BYTES_MAX {
             return Err(Error::InvalidInput(
                 "a window has at least one byte, and no more than a file can have",
             ));
         }
-        Window::new(Arc::clone(self.shared()), bytes, 0)
+        Window::new(Arc::clone(shared), bytes, 0)
     }
-}
 
-impl Window {
     fn new(shared: Arc<Shared>, len: usize, shift: usize) -> Result<Self> {
         let me = shared.me()?;
         let count = (shift + len).div_ceil(BLOCK_BYTES);
@@ -191,7 +180,7 @@ impl Window {
     /// addresses; a multiple of 2 MiB lets them lie on huge pages as they do in the file.
     ///
     /// # Errors
-    /// As for [`Session::window`]: the window is empty then, and where it was.
+    /// As for [`Session::window`](crate::Session::window): the window is empty then, and where it was.
     pub fn slide(&mut self, offset: u64) -> Result<()> {
         let shift = (offset % HUGE_BYTES as u64) as usize;
         let attached_bytes = self.attached_bytes;

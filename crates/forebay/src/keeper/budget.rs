@@ -2,16 +2,15 @@
 
 use std::time::Instant;
 
-use crate::config::Config;
 use crate::evict;
 use crate::ids::ThreadId;
-use crate::keeper::{provision, ready};
-use crate::limits::{BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES, PAGE_BYTES};
-use crate::memory::arena::Arena;
+use crate::keeper::ready;
+use crate::limits::{BLOCK_BYTES, HUGE_FRAMES, PAGE_BYTES};
+use crate::member::provision::{self, frames_within, whole};
+use crate::member::shared::Shared;
 use crate::memory::cgroup::{self, System};
 use crate::memory::regions::{self, LOW_PARTS, Shortage};
 use crate::memory::threads::Me;
-use crate::session::shared::Shared;
 use crate::sync::{Ordering, planted};
 
 /// Free memory below which a keeper that may not back more evicts, bytes.
@@ -103,37 +102,6 @@ impl Budget {
     }
 }
 
-/// Frames that there is memory for beside the arena's tables, in this share of the budget. Tables count up to a quarter of it, so
-/// that the smallest sessions have frames at all; what they may have is noted.
-pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
-    let memory = (config.memory as f64 * share) as u64;
-    let tables = if config.heap_backed {
-        0
-    } else {
-        // They grow by huge pages, headers and nodes each, and frames give way a moment later.
-        arena.tables_bytes() + 2 * HUGE_BYTES as u64
-    };
-    let bytes = memory.saturating_sub(tables).max(memory / 4 * 3);
-    let frames = u32::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
-    let frames = whole(frames.clamp(1, arena.counts().frames));
-    let room = u64::from(arena.counts().frames) * BLOCK_BYTES as u64;
-    let rest = memory
-        .min(room)
-        .saturating_sub(u64::from(frames) * BLOCK_BYTES as u64);
-    let noted = &arena.superblock().tables_bytes_max;
-    noted.store(rest, Ordering::Relaxed);
-    frames
-}
-
-/// A budget of whole huge pages: one that is given in part is never given the rest, and never taken back.
-const fn whole(frames: u32) -> u32 {
-    if frames < HUGE_FRAMES {
-        frames
-    } else {
-        frames / HUGE_FRAMES * HUGE_FRAMES
-    }
-}
-
 /// Lowers the budget, and what is held with it. What is owed, or in use, stays for now.
 pub(super) fn shrink_to(shared: &Shared, me: Me<'_>, frames: u32, full: u32) {
     let superblock = me.arena.superblock();
@@ -211,6 +179,7 @@ fn uses_so_far(me: Me<'_>) -> u64 {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use crate::file::OpenOptions;
     use crate::session::Session;
 

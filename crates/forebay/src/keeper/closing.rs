@@ -11,13 +11,15 @@ use std::time::Duration;
 use crate::device::DeviceFile;
 use crate::evict;
 use crate::file::core::Core;
+use crate::file::streams;
 use crate::file::{closing, settle};
 use crate::flush::{Flusher, Outcome, Scope, errors};
 use crate::ids::FileId;
-use crate::keeper::streams;
+use crate::keeper::outsiders::guard_of;
+use crate::member::closed;
+use crate::member::shared::Shared;
 use crate::memory::files::{BACK, CLOSING, HURRY, LEASED};
 use crate::memory::threads::Me;
-use crate::session::shared::Shared;
 use crate::sync::time::{Instant, sleep};
 use crate::sync::{Ordering, planted};
 
@@ -48,13 +50,13 @@ pub fn await_none(shared: &Shared) {
 pub fn give_all_up(shared: &Shared) {
     for (id, device) in leased_devices(shared) {
         end_lease(shared, id, device.as_ref());
-        closing::end_lease(&shared.arena, id);
+        closed::end_lease(&shared.arena, id);
     }
 }
 
 /// Those who have waited for it come in without being seen.
 fn end_lease(shared: &Shared, id: FileId, device: &dyn DeviceFile) {
-    match shared.guard() {
+    match guard_of(shared) {
         Some(guard) => {
             let inode = shared.arena.file_unchecked(id).numbers();
             guard.end_lease(shared, device, inode);
@@ -128,7 +130,7 @@ impl Leased {
                 && let Some(device) = shared.device(id)
             {
                 end_lease(shared, id, device.as_ref());
-                closing::end_lease(&shared.arena, id);
+                closed::end_lease(&shared.arena, id);
             }
         }
         false
@@ -150,11 +152,9 @@ impl Leased {
 /// Gives a file back to the session before everything is written, if the guard takes it over.
 fn hand_back(shared: &Shared, id: FileId, device: &dyn DeviceFile) -> bool {
     let inode = shared.arena.file_unchecked(id).numbers();
-    let is_held = shared
-        .guard()
-        .is_some_and(|guard| guard.take_over(device, inode));
+    let is_held = guard_of(shared).is_some_and(|guard| guard.take_over(device, inode));
     if is_held {
-        closing::end_lease(&shared.arena, id);
+        closed::end_lease(&shared.arena, id);
     }
     is_held
 }
@@ -186,7 +186,7 @@ fn go_on(
             evict::evict_file(me, id);
         }
         let_go(shared, core);
-        closing::end_lease(&shared.arena, id);
+        closed::end_lease(&shared.arena, id);
     } else {
         give_up(&core);
     }
@@ -242,7 +242,7 @@ fn give_up(core: &Core) {
     errors::nobody_heard(entry);
     entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
     end_lease(&core.shared, core.id, core.device.as_ref());
-    closing::end_lease(&core.shared.arena, core.id);
+    closed::end_lease(&core.shared.arena, core.id);
 }
 
 /// A file may be said to be under a lease that this keeper does not have: its closer has died, or an earlier keeper. How many
@@ -270,7 +270,7 @@ pub fn forget_if_lost(shared: &Shared, id: FileId) -> bool {
     }
     let lost = shared.device(id).is_none();
     if lost {
-        closing::end_lease(&shared.arena, id);
+        closed::end_lease(&shared.arena, id);
     }
     lost
 }

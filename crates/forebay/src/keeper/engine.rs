@@ -6,7 +6,7 @@ use crate::device::{Queue, best_queue, threads_queue, uring_queue};
 use crate::error::Error;
 use crate::flush::Flusher;
 use crate::keeper::ahead::{Prefetcher, REQUESTS_MAX};
-use crate::session::shared::Shared;
+use crate::member::shared::Shared;
 
 /// A flusher that has as many requests under way at once as the configuration says.
 pub fn flusher(shared: &Shared) -> Result<Flusher, Error> {

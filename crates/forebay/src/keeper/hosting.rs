@@ -7,8 +7,9 @@ use crate::error::Error;
 use crate::flush::Flusher;
 use crate::keeper::ahead::{self, Prefetcher};
 use crate::keeper::engine::{flusher, number_of, prefetcher};
+use crate::keeper::outsiders::guard_of;
 use crate::keeper::{limits, outsiders, ready, run};
-use crate::session::shared::Shared;
+use crate::member::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::futex;
 
@@ -73,7 +74,7 @@ impl Hosting {
         let mut threads = Vec::new();
         let bodies = bodies(flusher(shared)?, flusher(shared)?, prefetcher(shared)?);
         let guard = outsiders::begin(shared)?;
-        shared.set_guard(guard.map(Arc::new));
+        shared.set_guard(guard.map(|guard| Arc::new(guard) as _));
         for (name, body) in bodies.into_iter().chain(guards()) {
             let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
             let thread = std::thread::Builder::new()
@@ -105,7 +106,7 @@ impl Drop for Hosting {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        if let Some(guard) = self.shared.guard() {
+        if let Some(guard) = guard_of(&self.shared) {
             guard.end();
         }
         let _ = guard_thread.map(JoinHandle::join);

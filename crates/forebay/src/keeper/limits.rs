@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::park_timeout;
 use std::time::Duration;
 
-use crate::keeper::budget::{BUDGET_MIN, frames_within, shrink_to};
+use crate::keeper::budget::{BUDGET_MIN, shrink_to};
 use crate::limits::BLOCK_BYTES;
+use crate::member::provision::frames_within;
+use crate::member::shared::Shared;
 use crate::memory::cgroup::{Gauge, Nearness, System};
 use crate::memory::threads::Me;
-use crate::session::shared::Shared;
 use crate::sync::{Ordering, planted};
 
 /// Between two looks.

@@ -34,6 +34,7 @@ mod who;
 pub use haste::EACH_MAX;
 pub use pace::STILL_MAX;
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,10 +47,11 @@ use crate::device::DeviceFile;
 use crate::error::Error;
 use crate::ids::FileId;
 use crate::keeper::relief;
-use crate::keeper::run::keeper_process;
+use crate::member::guard::{Guarding, HEARS, HOLDS, NONE};
+use crate::member::presence::keeper_process;
+use crate::member::shared::Shared;
 use crate::memory::arena::Arena;
 use crate::memory::superblock::Superblock;
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
 use crate::sys::inotify::{self, Watcher};
@@ -68,13 +70,6 @@ const LINGER: Duration = Duration::from_secs(5);
 const LEASE_MIN: Duration = Duration::from_secs(5);
 /// How long a watch stays for which there is no file in the session's table yet.
 const WATCH_MIN: Duration = Duration::from_secs(2);
-
-/// [`crate::memory::superblock::Superblock::guard`]: nobody watches.
-pub const NONE: u32 = 0;
-/// Outsiders are heard of.
-const HEARS: u32 = 1;
-/// Outsiders wait.
-pub const HOLDS: u32 = 2;
 
 /// What the worker is to see to, of one file.
 const SETTLE: u32 = 1;
@@ -160,7 +155,7 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
 
 /// The session's programs are to know of this process's guard: it keeps.
 pub fn announce(shared: &Shared) {
-    let guard = shared.guard();
+    let guard = guard_of(shared);
     let superblock = shared.arena.superblock();
     let listener = guard.as_ref().and_then(|guard| guard.gate.as_ref());
     let number = listener.map_or(0, |gate| gate.as_fd().as_raw_fd() as u32 + 1);
@@ -179,6 +174,34 @@ pub fn recant(superblock: &Superblock) {
 pub fn keeper_may_have(arena: &Arena, inode: (u64, u64)) -> bool {
     let process = keeper_process(arena);
     process != 0 && (liveness::is_stopped(process) || who::has_open(process, inode))
+}
+
+/// The guard of the keeper that this process hosts.
+pub fn guard_of(shared: &Shared) -> Option<Arc<Guard>> {
+    let guard: Arc<dyn Any + Send + Sync> = shared.guard()?;
+    guard.downcast().ok()
+}
+
+impl Guarding for Guard {
+    fn watch(&self, file: BorrowedFd<'_>) -> bool {
+        Guard::watch(self, file)
+    }
+
+    fn watch_taken(&self, id: FileId, file: BorrowedFd<'_>) {
+        Guard::watch_taken(self, id, file);
+    }
+
+    fn is_used_outside(&self, file: BorrowedFd<'_>) -> bool {
+        Guard::is_used_outside(self, file)
+    }
+
+    fn is_alone(&self, inode: (u64, u64)) -> bool {
+        Guard::is_alone(self, inode)
+    }
+
+    fn is_not_alone(&self, inode: (u64, u64)) {
+        Guard::is_not_alone(self, inode);
+    }
 }
 
 impl Guard {
@@ -444,7 +467,9 @@ impl Guard {
 
 /// The guard's thread, until [`Guard::end`].
 pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
-    let Some(guard) = shared.guard() else { return };
+    let Some(guard) = guard_of(shared) else {
+        return;
+    };
     priority::be_prompt();
     let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared)));
     if stood.is_err() {
@@ -458,7 +483,9 @@ pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
 
 /// The guard's worker.
 pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
-    let Some(guard) = shared.guard() else { return };
+    let Some(guard) = guard_of(shared) else {
+        return;
+    };
     let Ok(me) = shared.me() else { return };
     if guard.relieves {
         guard.see_to_the_left(shared, me);

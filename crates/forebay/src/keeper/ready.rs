@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::keeper::budget::keep_room;
-use crate::keeper::provision;
 use crate::limits::BLOCK_BYTES;
+use crate::member::provision;
+use crate::member::shared::Shared;
 use crate::memory::superblock::Superblock;
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::{futex, priority};
 

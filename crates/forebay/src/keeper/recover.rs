@@ -24,20 +24,22 @@ use crate::config::Config;
 use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
-use crate::file::{closing, resize, settle, table};
+use crate::file::{closing, resize, settle};
 use crate::flush::{Scope, errors};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::check::doubt::doubt;
 use crate::keeper::rebuild::Findings;
-use crate::keeper::reopen::{Absent, path_of, reopen};
-use crate::keeper::{repair, unfinished};
+use crate::keeper::repair;
 use crate::limits::PAGE_BYTES;
+use crate::member::lacks;
+use crate::member::reopen::{Absent, path_of, reopen};
+use crate::member::shared::Shared;
+use crate::member::table;
 use crate::memory::arena::Arena;
 use crate::memory::files::{ASKED, FOREIGN, FileEntry, LIVE, TRUNCATING, UNSYNCED};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::dir;
 use crate::memory::threads::{self, Me};
-use crate::session::shared::Shared;
 use crate::sync::{Ordering, planted};
 
 /// How long a request that has been given to the kernel may take to reach the file, for its time alone to be enough. What takes
@@ -176,7 +178,7 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
     let mut found = HashMap::new();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        let wanted = at_work.contains(&id) || unfinished::is_unfinished(shared, entry);
+        let wanted = at_work.contains(&id) || lacks::is_unfinished(shared, entry);
         if entry.state.load(Ordering::Acquire) != LIVE || !wanted {
             continue;
         }
@@ -267,7 +269,7 @@ fn discard_unfinished(path: &Path, meta: &fs::Metadata) -> Result<Report> {
 
 fn remove(path: &Path) {
     let _ = fs::remove_file(path);
-    let _ = fs::remove_file(crate::session::handoff::socket_path(path));
+    let _ = fs::remove_file(crate::member::handoff::socket_path(path));
 }
 
 /// Whether the arena was ever finished: an arena without its magic holds nothing.
@@ -343,7 +345,7 @@ fn save_all(shared: &Arc<Shared>, me: Me<'_>, found: &HashMap<FileId, Standing>)
     let mut saved = Vec::new();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        if entry.state.load(Ordering::Acquire) == LIVE && unfinished::is_unfinished(shared, entry) {
+        if entry.state.load(Ordering::Acquire) == LIVE && lacks::is_unfinished(shared, entry) {
             saved.extend(save(shared, me, id, found.get(&id)));
         }
     }
@@ -368,8 +370,7 @@ fn save(
             Some(Standing::Foreign(reason)) => reason.clone(),
             Some(Standing::Unreachable(reason)) => {
                 let reason = reason.clone();
-                return unfinished::is_known_here_alone(entry)
-                    .then_some(Saved::Failed { path, reason });
+                return lacks::is_known_here_alone(entry).then_some(Saved::Failed { path, reason });
             }
             _ => "it was not known before the rebuild".into(),
         };

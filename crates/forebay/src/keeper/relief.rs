@@ -12,18 +12,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::ids::FileId;
-use crate::keeper::outsiders::{self, EACH_MAX, Guard, STILL_MAX};
-use crate::keeper::run::{has_keeper, keeper_process};
+use crate::keeper::outsiders::{self, EACH_MAX, Guard, STILL_MAX, guard_of};
+use crate::member::presence::{has_keeper, keeper_process};
+use crate::member::shared::Shared;
 use crate::memory::files::LIVE;
-use crate::session::Session;
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
 use crate::sys::liveness;
@@ -39,7 +37,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// How this process's executable is called.
 static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Says that this process's executable runs [`stand`] when it is called with these arguments, its name the first, and three more: the
+/// Says that this process's executable runs `session::relief::stand` when it is called with these arguments, its name the first, and three more: the
 /// listener's descriptor, the keeper's process and the arena's path. For a process whose keepers are to have a relief; the first call counts.
 pub fn is_run_by(arguments: &[&str]) {
     let _ = ARGUMENTS.set(arguments.iter().map(|&word| word.to_owned()).collect());
@@ -55,18 +53,12 @@ pub(super) fn of(arena: &Path, listener: i32) -> Option<Relief> {
     Relief::of(words).ok()
 }
 
-/// Stands guard for a keeper's process in the session whose arena is at `path`, until it is not needed any more.
+/// Stands guard for a keeper's process in a session, until it is not needed any more.
 ///
 /// # Errors
-/// The session cannot be joined, and the system's errors.
-pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
+/// The system's.
+pub fn stand(shared: &Arc<Shared>, listener: OwnedFd, keeper: u32) -> Result<()> {
     let failed = |e: io::Error| Error::device("stand guard", &e);
-    let config = Config::builder().build();
-    let config = config.map_err(|why| Error::Session(why.to_string()))?;
-    let Some(session) = Session::join_living(path, config)? else {
-        return Ok(());
-    };
-    let shared = session.shared();
     let records = &shared.arena.superblock().arrivals;
     let numbers = records.iter().map(|a| a.number.load(Ordering::Relaxed));
     let above = numbers
@@ -77,13 +69,13 @@ pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
     let group = Group::over(listener, above).map_err(failed)?;
     let guard = Guard::for_relief(&shared.arena, group)?;
     guard.haste.set(lives(shared, keeper));
-    shared.set_guard(Some(guard.into()));
+    shared.set_guard(Some(Arc::new(guard)));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let guards = scope.spawn(|| outsiders::run(shared, &stop));
         let works = scope.spawn(|| outsiders::work(shared, &stop));
         await_end(shared, keeper);
-        let guard = shared.guard();
+        let guard = guard_of(shared);
         if let Some(guard) = guard.as_ref().filter(|guard| guard.haste.is_needed()) {
             guard.haste.leave();
         }
@@ -103,7 +95,9 @@ pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
 
 /// Until nobody needs a relief of this keeper.
 fn await_end(shared: &Shared, keeper: u32) {
-    let Some(guard) = shared.guard() else { return };
+    let Some(guard) = guard_of(shared) else {
+        return;
+    };
     let arena = &shared.arena;
     let beat = || arena.superblock().heartbeat_ns.load(Ordering::Relaxed);
     let (mut followed, mut begun, mut last) = (None, Some(Instant::now()), beat());

@@ -6,27 +6,24 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::frame::header::{NOBODYS, State};
 use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
-use crate::keeper::run::{has_keeper, keeper_process};
+use crate::member::presence::{has_keeper, keeper_process};
+use crate::member::shared::Shared;
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::{self, Me};
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
-use crate::sync::time::{Instant, sleep};
+use crate::sync::time::sleep;
 use crate::sys::liveness;
 
 /// How long whoever waits for the dead leaves the repair to the keeper.
 const ASK_PATIENCE: Duration = Duration::from_millis(100);
 /// How often whoever has asked for a repair looks whether it is done.
 const ASK_TICK: Duration = Duration::from_millis(1);
-/// How long after a device has failed to say that nothing is under way it is asked again.
-const LAND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Looks for the dead, and repairs what they left. The caller is idle or parked, and no program of a user's where a keeper lives.
 pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
@@ -65,64 +62,6 @@ pub(super) fn if_asked(shared: &Shared, me: Me<'_>) {
 pub fn await_done(shared: &Shared, me: Me<'_>) {
     while !ask(shared, me) {
         sleep(ASK_TICK);
-    }
-}
-
-/// How long a process has waited for the next repair. Without a lock, which a child that is forked meanwhile would find taken for ever.
-pub struct Waited {
-    base: Instant,
-    /// Which repair it waits for, in the high half, and since when: milliseconds from `base` + 1, or 0.
-    begun: AtomicU64,
-}
-
-impl Default for Waited {
-    fn default() -> Self {
-        Waited {
-            base: Instant::now(),
-            begun: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Waited {
-    /// It waits now, after so many repairs. For how long it has.
-    fn since(&self, repairs: u32) -> Duration {
-        let now = self.base.elapsed().as_millis() as u32 + 1;
-        let begun = self.begun.load(Relaxed);
-        if begun as u32 == 0 || (begun >> 32) as u32 != repairs {
-            self.begun
-                .store(u64::from(repairs) << 32 | u64::from(now), Relaxed);
-            return Duration::ZERO;
-        }
-        Duration::from_millis(now.saturating_sub(begun as u32).into())
-    }
-}
-
-/// When this process could last not wait for what the dead have under way, because the device said no: the whole session stops for each
-/// try, and the next one is not likely to fare better.
-pub struct Unlanded {
-    base: Instant,
-    /// Milliseconds from `base` until which only a new death is a reason to try again.
-    until: AtomicU64,
-}
-
-impl Default for Unlanded {
-    fn default() -> Self {
-        Unlanded {
-            base: Instant::now(),
-            until: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Unlanded {
-    fn note(&self) {
-        let until = self.base.elapsed() + LAND_PAUSE;
-        self.until.store(until.as_millis() as u64, Relaxed);
-    }
-
-    fn may_try(&self) -> bool {
-        self.base.elapsed().as_millis() as u64 >= self.until.load(Relaxed)
     }
 }
 

@@ -8,21 +8,24 @@
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::device::DeviceFile;
-use crate::file::gone;
+use crate::file::streams;
+use crate::file::streams::PASS_PAGES;
+use crate::file::streams::ticks;
+use crate::file::streams::unless_busy;
+use crate::file::vanished;
 use crate::flush::{Flusher, Scope, busy, errors, limit, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
+use crate::keeper::desk::Desk;
 use crate::keeper::unfinished::{
-    adopt, adopt_owed_files, finish_if_unused, finish_unused_files, follow_names, lacks_anything,
-    write_what_the_dead_owe,
+    finish_if_unused, finish_unused_files, follow_names, write_what_the_dead_owe,
 };
-use crate::keeper::{closing, outsiders, repair, streams};
-use crate::memory::arena::Arena;
+use crate::keeper::{closing, outsiders, repair};
+use crate::member::again::{adopt, adopt_owed_files};
+use crate::member::lacks::lacks_anything;
+use crate::member::shared::Shared;
 use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
-use crate::session::handoff::Desk;
-use crate::session::shared::Shared;
 use crate::stream::tracking;
 use crate::sync::Ordering;
 use crate::sync::time::{Instant, sleep};
@@ -35,22 +38,6 @@ const IDLE_TICK: Duration = Duration::from_millis(50);
 const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 /// How often memory pressure is looked at.
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);
-/// Pages that one background pass over a file writes at most, so that other files get their turn.
-pub(super) const PASS_PAGES: u64 = 4096;
-
-/// Whether some thread lives that keeps the session.
-pub fn has_keeper(arena: &Arena) -> bool {
-    let keeper = arena.superblock().keeper.load(Ordering::Acquire);
-    keeper != 0 && !threads::is_gone(arena, ThreadId(keeper))
-}
-
-/// The process of the thread that keeps the session, or did last. 0: none is known.
-pub fn keeper_process(arena: &Arena) -> u32 {
-    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
-    arena
-        .thread(keeper)
-        .map_or(0, |slot| slot.pid.load(Ordering::Relaxed))
-}
 
 /// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
 /// its files over then would not try again.
@@ -149,7 +136,7 @@ impl House {
             adopt(shared, |_, entry| lacks_anything(entry));
             finish_unused_files(shared, me);
             self.named = follow_names(shared, me, self.named);
-            gone::tend(shared, me);
+            vanished::tend(shared, me);
             shared.unpin_dead(me);
         }
         shared.tend_lanes();
@@ -174,12 +161,6 @@ impl House {
     }
 }
 
-fn ticks(duration: Option<Duration>) -> u32 {
-    duration.map_or(u32::MAX, |d| {
-        u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1)
-    })
-}
-
 /// What a background pass over a file takes: everything above the background limit, unless streams are written then
 /// ([`streams`]); else what has been left alone.
 fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
@@ -197,25 +178,6 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
         dirty_ticks: ticks(shared.config.flush_interval),
         full_idle_ticks: ticks(shared.config.flush_after),
         ..Scope::some(PASS_PAGES)
-    })
-}
-
-/// A device that others keep busy gets the rest later, but for what has been dirty for long enough, and but
-/// where writers are about to wait for it.
-pub(super) fn unless_busy(
-    shared: &Shared,
-    device: &Arc<dyn DeviceFile>,
-    scope: Scope,
-) -> Option<Scope> {
-    let inflight = busy::inflight_bytes(shared.arena.superblock(), device.caps().device);
-    if inflight <= shared.config.busy_bytes || streams::owes_nearly_all(shared) {
-        return Some(scope);
-    }
-    let dirty_ticks = ticks(shared.config.flush_interval);
-    (dirty_ticks != u32::MAX).then_some(Scope {
-        dirty_ticks,
-        full_idle_ticks: u32::MAX,
-        ..scope
     })
 }
 

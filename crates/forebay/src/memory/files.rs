@@ -138,7 +138,7 @@ pub const LEASED: u32 = 64;
 pub const UNHEARD: u32 = 128;
 /// The file has been synced since its last large write: who did that will do it again. A hint.
 pub const SYNCED: u32 = 512;
-/// A keeper has seen, under its lease, that nobody has the file open and no name leads to it (`file::gone`).
+/// A keeper has seen, under its lease, that nobody has the file open and no name leads to it (`member::gone`).
 pub const VANISHED: u32 = 1024;
 /// That the file is not where it was, and owes bytes, has been said.
 pub const TOLD: u32 = 2048;

@@ -6,7 +6,7 @@ use crate::memory::layout::Counts;
 use crate::memory::place::PlaceKind;
 use crate::memory::regions::{FreeFrames, Shortage};
 use crate::memory::standers::{STANDERS, Stander};
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Begins every arena's magic word, of whatever build.
 pub const MARK: u32 = u32::from_le_bytes(*b"fore");
@@ -92,7 +92,7 @@ pub struct Superblock {
     pub keeper: AtomicU32,
     /// Last sign of life of a keeper, ns since 1970; for people.
     pub heartbeat_ns: AtomicU64,
-    /// The tick + 1 at which the keeper did not answer: until the clock goes on nobody asks it (`session::handoff`).
+    /// The tick + 1 at which the keeper did not answer: until the clock goes on nobody asks it (`member::handoff`).
     pub silent_at: AtomicU64,
     /// What is owed: changed by every flush.
     pub owed: Line,
@@ -127,7 +127,7 @@ pub struct Superblock {
     pub clock: AtomicU32,
     /// The thread that changes the file table, or 0 (right: table lock).
     pub table_lock: AtomicU32,
-    /// The thread whose turn it is to give memory to the arena, or 0: no right, see `keeper::provision`.
+    /// The thread whose turn it is to give memory to the arena, or 0: no right, see `member::provision`.
     pub giver: AtomicU32,
     /// Headers with flights of the dead in files that no repairer had open.
     pub orphans: AtomicU32,
@@ -137,7 +137,7 @@ pub struct Superblock {
     pub rebuilds: AtomicU32,
     /// Words found out of bounds or malformed, and set right, by rebuilds.
     pub corruptions: AtomicU32,
-    /// What a MiB of frames took that got memory, nanoseconds, averaged; 0 before any has been seen. See `keeper::provision`.
+    /// What a MiB of frames took that got memory, nanoseconds, averaged; 0 before any has been seen. See `member::provision`.
     pub provide_ns_per_mib: AtomicU32,
     /// Here the tables begin.
     pub lists: Line,
@@ -155,11 +155,11 @@ pub struct Superblock {
     pub standers: [Stander; STANDERS],
     /// Records that have been used are below this one.
     pub standers_end: AtomicU32,
-    /// The processes that reach files past the engine, by inode; see `session::reached`.
+    /// The processes that reach files past the engine, by inode; see `member::reached`.
     pub reached: [AtomicU64; REACHED],
     /// Those who wait to open a file, and of whom the guard has been told; see `keeper::outsiders`.
     pub arrivals: [Arrival; ARRIVALS],
-    /// How often files were left to the kernel; see `session::left`.
+    /// How often files were left to the kernel; see `member::left`.
     pub left_count: AtomicU64,
     /// Those that were left last.
     pub left: [Left; LEFT],
@@ -218,7 +218,7 @@ pub struct Left {
     pub last: AtomicU64,
     /// How often.
     pub times: AtomicU32,
-    /// The reason, a code of `file::given`.
+    /// The reason, a code of `member::given`.
     pub reason: AtomicU32,
     /// Bytes of the path.
     pub path_len: AtomicU64,
@@ -335,6 +335,17 @@ impl Superblock {
             nodes: at(2),
             headers: at(3),
             frames: at(4),
+        }
+    }
+}
+
+/// One fewer of what is counted, if any are: deaths leave counts wrong.
+pub fn one_fewer(word: &AtomicU32) {
+    let mut seen = word.load(Ordering::Relaxed);
+    while seen != 0 {
+        match word.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => seen = now,
         }
     }
 }

@@ -40,7 +40,7 @@
 //! requests to the device once what was ready is used up, and does not have the caller wait.
 //!
 //! Copies are measured by the clients, device writes by the thread that completes them, both into
-//! [`super::Speeds`]; what memory costs `keeper::provision`; pressure, busyness and cached bytes come from the session's counters, size and
+//! [`super::Speeds`]; what memory costs `member::provision`; pressure, busyness and cached bytes come from the session's counters, size and
 //! space from the file table. Left out: allocating space (`extends`, `hole`), which either way pays
 //! once; the flush's share of a core; later reads of the bytes; other writers to come; and the
 //! kernel route, of whose speed nothing is known here.

@@ -1,7 +1,6 @@
 //! Managing files that a program has opened by itself: the preload library's way into a session.
 
-use std::fs;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,18 +10,22 @@ use crate::device::{DeviceFile, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::inode::Inode;
-use crate::file::{given, gone, settle, table};
+use crate::file::settle;
 use crate::ids::FileId;
+use crate::member::shared::Shared;
+use crate::member::watch::Unmarked;
+use crate::member::{given, gone, table};
+use crate::member::{left, members, reached};
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry};
 use crate::memory::place;
 use crate::memory::threads::{Me, Opening};
+use crate::session::Session;
 use crate::session::glance::known_entry;
-use crate::session::shared::Shared;
 use crate::session::standing::Newcomer;
-use crate::session::{Session, left, members, reached};
 use crate::stats::Counter;
 use crate::sync::Ordering;
+use crate::sys::file::path_of;
 use crate::sys::{lock, stat};
 
 /// How often a keeper is asked to write a file that others go on writing to.
@@ -87,11 +90,6 @@ impl Unmanaged {
 pub fn find_arena(config: &Config) -> Option<PathBuf> {
     let found = place::find_arenas_of(config.arena_dir.as_deref(), &config.session);
     Some(found.into_iter().next()?.path)
-}
-
-/// The name by which the kernel knows an open file now.
-pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
-    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()
 }
 
 /// What the session's table says of a file that is about to be managed.
@@ -330,7 +328,7 @@ impl Session {
             // Without a keeper that answers and has the file, this process opens it as a recovery would.
             if !shared.ask_to_flush(id) && !has_tried {
                 has_tried = true;
-                crate::keeper::unfinished::adopt_owed_file(shared, id, None);
+                crate::member::again::adopt_owed_file(shared, id, None);
                 if shared.device(id).is_some() {
                     return self.give_to_kernel(device, inode, reason);
                 }
@@ -364,5 +362,30 @@ impl Session {
                 shared.ask_to_flush(id);
             }
         }
+    }
+}
+
+impl Shared {
+    /// Where descriptors that this process keeps open to the session are put, and how the program is kept from others.
+    pub fn place_descriptors(&self, ways: ForGood) {
+        self.line.relocate(ways.relocate);
+        self.line.own(ways.own);
+        self.claims.relocate(ways.relocate);
+    }
+}
+
+impl Unmarked {
+    /// Looks whether the session knows the file by now, which is the kernel's then.
+    pub fn look(self) {
+        let Unmarked { shared, inode } = self;
+        if table::find(&shared.arena, inode.0, inode.1).is_some() {
+            // Where it cannot be written it stays managed, and outsiders find what is older.
+            let session = Session {
+                shared: Arc::clone(&shared),
+                hosting: None,
+            };
+            let _ = session.give_to_kernel(inode.0, inode.1, given::REACHED);
+        }
+        reached::end(shared.arena.superblock(), reached::hash(inode.0, inode.1));
     }
 }

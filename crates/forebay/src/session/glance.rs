@@ -7,20 +7,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::Session;
-use super::adopt::path_of;
 use super::standing::{self, Call, Place as Standing};
-use super::{left, reached};
-use crate::file::gone::{Place, is_another, may_be_gone};
-use crate::file::{closing, table};
+use crate::file::closing;
 use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::outsiders;
-use crate::keeper::run::has_keeper;
 use crate::limits::PAGE_BYTES;
+use crate::member::closed;
+use crate::member::gone::{Place, is_another, may_be_gone};
+use crate::member::guard;
+use crate::member::presence::has_keeper;
+use crate::member::table;
+use crate::member::{left, reached};
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry, HOLEY, LIVE};
 use crate::memory::mapping::Mapping;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::Ordering;
+use crate::sys::file::path_of;
 use crate::sys::stat;
 
 /// A session's arena, looked at by a process that is not in it: whether a file is known there.
@@ -275,7 +278,7 @@ impl Glance {
 
     /// Whether outsiders that open a file wait for a guard of the keeper's.
     pub fn is_guarded(&self) -> bool {
-        self.arena.superblock().guard.load(Ordering::Acquire) == outsiders::HOLDS
+        self.arena.superblock().guard.load(Ordering::Acquire) == guard::HOLDS
     }
 
     /// Whether a file that nobody of the session has open is open in the keeper: it is stopped, or late. For who cannot wait to be told. `None`:
@@ -327,7 +330,7 @@ impl Glance {
             return false;
         };
         let entry = self.arena.file_unchecked(id);
-        let is_set = closing::set_time(entry, mtime_ns);
+        let is_set = closed::set_time(entry, mtime_ns);
         if !is_set && entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
             // A time that the entry cannot hold: what is still to be written would move it.
             closing::await_end(&self.arena, id);
@@ -342,17 +345,6 @@ impl Glance {
                 return;
             }
             closing::await_end(&self.arena, id);
-        }
-    }
-}
-
-/// One fewer of what is counted, if any are: deaths leave counts wrong.
-pub(crate) fn one_fewer(word: &AtomicU32) {
-    let mut seen = word.load(Ordering::Relaxed);
-    while seen != 0 {
-        match word.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => seen = now,
         }
     }
 }
@@ -384,7 +376,7 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
 }
 
 fn closed_of(entry: &FileEntry, threads: u32) -> Option<Closed> {
-    let ns = closing::time(entry)?;
+    let ns = closed::time(entry)?;
     let written = if entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
         Written::No
     } else {

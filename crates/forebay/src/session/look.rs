@@ -17,23 +17,30 @@ use crate::config::Config;
 use crate::device::queue::NAMES;
 use crate::error::{Error, Result};
 use crate::evict;
+use crate::file::closing;
 use crate::file::settle::Durability;
-use crate::file::{closing, gone, table};
+use crate::file::vanished;
 use crate::frame::slots;
-use crate::ids::{FileId, ThreadId};
+use crate::ids::FileId;
 use crate::keeper::engine::flusher;
-use crate::keeper::{repair, unfinished};
+use crate::keeper::repair;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::member::again;
+use crate::member::census::Members;
+use crate::member::census::members_of;
+use crate::member::lacks;
+use crate::member::left::{self, LeftFile};
+use crate::member::shared::Shared;
+use crate::member::table;
+use crate::member::{handoff, members, opens};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
-use crate::session::left::{self, LeftFile};
-use crate::session::shared::Shared;
 use crate::session::streams::{SeenStream, SeenTracking, streams_of, tracking_of};
 pub use crate::session::told::Unsettled;
-use crate::session::{Session, adopt::ForGood, handoff, members, opens};
+use crate::session::{Session, adopt::ForGood};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
@@ -60,19 +67,6 @@ pub struct Seen {
     /// Whether anybody is in it.
     pub life: Life,
     arena: Option<Arena>,
-}
-
-/// The processes in a session.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Members {
-    /// Processes with at least one living thread in the session, as they number themselves.
-    pub processes: Vec<u32>,
-    /// Threads that live.
-    pub threads: u32,
-    /// Threads that have died and whose slots nobody has repaired yet.
-    pub dead_threads: u32,
-    /// The process that keeps the session.
-    pub keeper: Option<u32>,
 }
 
 /// A file that a session knows.
@@ -144,7 +138,7 @@ fn left_meanwhile(lock: &fs::File, arena: &Arena, path: &Path) -> bool {
         return false;
     }
     let nobody_died = threads::dead(arena).is_empty();
-    let lacks = live_files(arena).any(|(_, entry)| unfinished::lacks_anything(entry));
+    let lacks = live_files(arena).any(|(_, entry)| lacks::lacks_anything(entry));
     let removed = !matches!(lock.metadata(), Ok(meta) if meta.nlink() > 0);
     let done = removed || (nobody_died && !lacks);
     if done && !removed {
@@ -236,30 +230,6 @@ fn files_of(arena: &Arena, is_open: impl Fn(FileId) -> bool) -> Vec<SeenFile> {
             kernel_reason: entry.kernel_reason.load(Ordering::Acquire),
         })
         .collect()
-}
-
-pub(crate) fn members_of(arena: &Arena) -> Members {
-    let mut members = Members::default();
-    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
-    for id in (1..arena.counts().threads).map(ThreadId) {
-        if threads::is_dead(arena, id) {
-            members.dead_threads += 1;
-        }
-        if threads::is_gone(arena, id) {
-            continue;
-        }
-        let pid = arena
-            .thread(id)
-            .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
-        members.threads += 1;
-        members.processes.push(pid);
-        if id == keeper {
-            members.keeper = Some(pid);
-        }
-    }
-    members.processes.sort_unstable();
-    members.processes.dedup();
-    members
 }
 
 fn live_files(arena: &Arena) -> impl Iterator<Item = (FileId, &FileEntry)> {
@@ -362,13 +332,13 @@ impl Session {
                 closing::await_end(&self.shared.arena, id);
             }
         }
-        gone::tend_for_nobody(&self.shared, me);
-        unfinished::adopt_owed_files(&self.shared, None);
+        vanished::tend_for_nobody(&self.shared, me);
+        again::adopt_owed_files(&self.shared, None);
         let mut unsettled = Vec::new();
         let mut made = None;
         for (id, entry) in live_files(&self.shared.arena) {
-            let lacks = unfinished::owes_or_is_closing(entry)
-                || durability.syncs() && unfinished::lacks_sync(entry);
+            let lacks =
+                lacks::owes_or_is_closing(entry) || durability.syncs() && lacks::lacks_sync(entry);
             if !lacks || !is_wanted(&path_of(entry)) {
                 continue;
             }
@@ -387,7 +357,7 @@ impl Session {
     /// Whether [`Session::settle_where`] may have anything to wait for. Each page of the table would cost a fault, were it empty, too.
     pub fn may_owe(&self) -> bool {
         let arena = &self.shared.arena;
-        let owes = |(_, entry)| unfinished::owes_or_is_closing(entry);
+        let owes = |(_, entry)| lacks::owes_or_is_closing(entry);
         table::is_any(arena) && live_files(arena).any(owes) || !threads::dead(arena).is_empty()
     }
 

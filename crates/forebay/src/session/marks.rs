@@ -1,7 +1,7 @@
 //! Changes of an inode that programs of the session make by way of the kernel: of its mode, its owner, its names, its times.
 //!
 //! They move the time by which a recovery tells whether somebody else has changed the file, so they are noted as the session's own
-//! changes of the device file are ([`Shared::change`](crate::session::shared::Shared::change)), in the arena alone: who makes them may
+//! changes of the device file are ([`Shared::change`](crate::member::shared::Shared::change)), in the arena alone: who makes them may
 //! be no member.
 
 use std::os::fd::BorrowedFd;
@@ -10,9 +10,9 @@ use super::Session;
 use super::glance::Glance;
 use crate::device::DeviceStat;
 use crate::device::file::since_1970;
-use crate::file::gone::{Place, is_another, may_be_gone};
-use crate::file::table;
 use crate::ids::FileId;
+use crate::member::gone::{Place, is_another, may_be_gone};
+use crate::member::table;
 use crate::memory::arena::Arena;
 use crate::memory::files::CLOSING;
 use crate::sync::Ordering;

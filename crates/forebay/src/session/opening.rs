@@ -8,13 +8,14 @@ use std::sync::Arc;
 use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
-use crate::file::gone::{Place, unless_gone};
-use crate::file::{File, OpenOptions, given, table};
+use crate::file::{File, OpenOptions};
 use crate::ids::FileId;
+use crate::member::gone::{Place, unless_gone};
+use crate::member::{given, table};
 use crate::sync::Ordering;
 
 use super::Session;
-use super::adopt::path_of;
+use crate::sys::file::path_of;
 
 impl Session {
     /// Opens a file. One that the engine cannot manage is served by the kernel: [`File::kernel_reason`] says why.

@@ -8,12 +8,12 @@ use super::{Session, set_budgets};
 use crate::config::Config;
 use crate::device::DeviceFile;
 use crate::error::{Error, Result};
-use crate::keeper::run::has_keeper;
+use crate::keeper::desk;
+use crate::member::presence::has_keeper;
+use crate::member::shared::Shared;
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
-use crate::session::handoff;
-use crate::session::shared::Shared;
 #[cfg(feature = "sim")]
 use crate::sim::{Neighbours, letters::Letters, tasks};
 use crate::sync::Ordering;
@@ -66,7 +66,7 @@ impl Shared {
     }
 
     /// Where messages to a simulated keeper are put.
-    pub(super) fn letters(&self) -> Option<&Letters> {
+    pub(crate) fn letters(&self) -> Option<&Letters> {
         self.neighbours.get()?.letters()
     }
 
@@ -77,7 +77,7 @@ impl Shared {
     }
 
     /// Asks a simulated keeper. `None`: it hears nothing, or dies before it answers.
-    pub(super) fn ask_simulated(
+    pub(crate) fn ask_simulated(
         &self,
         letters: &Letters,
         epoch: u32,
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// Tells a simulated keeper something, without an answer. Whether it may hear it.
-    pub(super) fn tell_simulated(&self, letters: &Letters, epoch: u32, message: [u8; 16]) -> bool {
+    pub(crate) fn tell_simulated(&self, letters: &Letters, epoch: u32, message: [u8; 16]) -> bool {
         let hears = self.hears(epoch);
         if hears {
             letters.tell(epoch, message);
@@ -109,7 +109,7 @@ impl Shared {
             let mut heeded = false;
             while let Some(letter) = letters.next(epoch) {
                 heeded = true;
-                letter.answer(handoff::heed(self, &letter.message));
+                letter.answer(desk::heed(self, &letter.message));
             }
             let left = end.saturating_sub(tasks::now());
             if heeded || left.is_zero() {

@@ -13,11 +13,11 @@ use std::sync::atomic::{self, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::ids::ThreadId;
+use crate::member::reached;
 use crate::memory::arena::Arena;
 use crate::memory::standers::{self, STANDERS, Stander};
 use crate::memory::superblock::{NEWCOMERS, Superblock};
 use crate::memory::threads::{self, Me, Waiting};
-use crate::session::reached;
 use crate::sync::time::Instant;
 use crate::sync::{AtomicU32, Ordering, relax};
 

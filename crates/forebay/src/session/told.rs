@@ -12,9 +12,9 @@ use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
 use crate::flush::{Flusher, Scope, errors};
 use crate::ids::FileId;
-use crate::keeper::reopen::{self, Absent};
-use crate::keeper::unfinished;
 use crate::limits::PAGE_BYTES;
+use crate::member::lacks;
+use crate::member::reopen::{self, Absent};
 use crate::memory::files::{FileEntry, TOLD, UNSYNCED};
 use crate::memory::threads::Me;
 use crate::session::Session;
@@ -77,7 +77,7 @@ impl Session {
                 false => self.shared.ask_to_flush(id),
             };
             // Where a sync alone is missing, of a file that nobody can open, whoever had it open has heard of that.
-            if done || !unfinished::owes_or_is_closing(self.shared.arena.file_unchecked(id)) {
+            if done || !lacks::owes_or_is_closing(self.shared.arena.file_unchecked(id)) {
                 return Ok(());
             }
             return Err(

@@ -12,7 +12,8 @@ use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
 use crate::flush::errors;
 use crate::ids::FileId;
-use crate::keeper::{repair, unfinished};
+use crate::keeper::repair;
+use crate::member::again;
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry, HURRY, LEASED, LIVE};
 use crate::memory::threads::{self, Me};
@@ -74,7 +75,7 @@ impl Session {
             if shared.ask_to_flush(id) {
                 return Ok(());
             }
-            unfinished::adopt(shared, |wanted, _| wanted == id);
+            again::adopt(shared, |wanted, _| wanted == id);
         }
         let entry = shared.arena.file_unchecked(id);
         let Some(device) = shared.device(id) else {

@@ -1,4 +1,4 @@
-//! What clients of a simulated session say to its keeper: the messages of `session::handoff`, without a socket.
+//! What clients of a simulated session say to its keeper: the messages of `member::handoff`, without a socket.
 //!
 //! The keeper's thread for the house heeds them between two rounds, as it serves its socket. What is said to a keeper that dies is lost
 //! with it.
@@ -21,7 +21,7 @@ const REFUSED: u8 = 2;
 /// A message to a keeper.
 pub struct Letter {
     epoch: u32,
-    /// What `session::handoff` makes and reads.
+    /// What `member::handoff` makes and reads.
     pub message: [u8; 16],
     answer: Arc<AtomicU8>,
 }

@@ -10,6 +10,7 @@ use super::{check, check_bytes, offset_of, retry};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 
 /// Pieces that one vectored call takes (`UIO_MAXIOV`).
 pub const PIECES_MAX: usize = 1024;
@@ -277,4 +278,9 @@ pub fn write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let (offset, len) = (super::offset_of(offset)?, super::offset_of(len)?);
     // SAFETY: no memory is passed.
     retry(|| check(unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) }))
+}
+
+/// The name by which the kernel knows an open file now; empty where it cannot be asked.
+pub fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()
 }

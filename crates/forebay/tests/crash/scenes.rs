@@ -529,14 +529,14 @@ pub fn upkeep() -> Vec<Scene> {
         quiet("memory ahead", vec![], |world| {
             let shared = world.engine.session.shared();
             let me = shared.me().expect("a slot");
-            forebay::keeper::provision::ahead(shared, me, 2 << 20);
+            forebay::member::provision::ahead(shared, me, 2 << 20);
         }),
         quiet("memory back", clean(), |world| {
             let shared = world.engine.session.shared();
             let me = shared.me().expect("a slot");
             forebay::evict::evict_file(me, forebay::ids::FileId(0));
             forebay::evict::evict(me, 64, 0);
-            forebay::keeper::provision::give_back(me, 0);
+            forebay::member::provision::give_back(me, 0);
         }),
         quiet("give the file to the kernel", clean(), |world| {
             // A file of its own: the kernel mode of a simulated file leads nowhere.

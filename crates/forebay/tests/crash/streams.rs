@@ -47,7 +47,7 @@ fn scenes() -> Vec<Scene> {
             let shared = world.engine.session.shared();
             let me = shared.me().expect("a slot");
             let mut flusher = shared.own_flusher();
-            forebay::keeper::streams::write_coldest(shared, me, &mut flusher);
+            forebay::file::streams::write_coldest(shared, me, &mut flusher);
         }),
         scene("evict by streams", two_and_one(), |world| {
             let me = world.engine.session.shared().me().expect("a slot");

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use forebay::evict;
-use forebay::keeper::{provision, repair};
+use forebay::keeper::repair;
+use forebay::member::provision;
 use forebay::memory::regions::{self, Shortage};
 use forebay::sim;
 use forebay::sync::Ordering;

@@ -2,8 +2,8 @@
 //! stream is left without a block.
 
 use forebay::evict;
+use forebay::file::streams::write_coldest;
 use forebay::ids::FileId;
-use forebay::keeper::streams::write_coldest;
 use forebay::stream::tracking;
 
 use crate::explore::dice;

@@ -149,7 +149,7 @@ impl World {
             _disk: disk,
         });
         let first = world.member();
-        forebay::keeper::provision::more(world.session.shared(), first.me(), false);
+        forebay::member::provision::more(world.session.shared(), first.me(), false);
         world
     }
 

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::device::DeviceFile;
-use forebay::file::{closing, table};
+use forebay::file::closing;
+use forebay::member::table;
 use forebay::sim::device::{Description, SimFile};
 use forebay::sim::tasks;
 use forebay::{Advise, Error, File};

@@ -14,7 +14,7 @@ use forebay::flush::Flusher;
 use forebay::ids::FileId;
 use forebay::keeper::ahead::Prefetcher;
 use forebay::keeper::hosting;
-use forebay::session::shared::Shared;
+use forebay::member::shared::Shared;
 use forebay::sim::device::{Description, SimDisk, SimFile, Station, Timed, TimedQueue};
 use forebay::sim::letters::Letters;
 use forebay::sim::{Neighbours, tasks};

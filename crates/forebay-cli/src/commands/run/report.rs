@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use forebay::file::given;
-use forebay::session::left::LeftFile;
+use forebay::member::given;
+use forebay::member::left::LeftFile;
 use forebay::session::look::Unsettled;
 use forebay::{Session, Stats};
 use serde::Serialize;

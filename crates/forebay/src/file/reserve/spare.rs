@@ -12,7 +12,7 @@ use crate::file::core::Core;
 use crate::file::settle;
 use crate::flush::Scope;
 use crate::ids::FileId;
-use crate::keeper::reopen::reopen;
+use crate::member::reopen::reopen;
 use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::threads::Me;
 use crate::sync::Ordering;

@@ -9,9 +9,9 @@ use crate::file::core::{Core, Halt};
 use crate::file::inode::Inode;
 use crate::ids::{BlockIndex, FrameId};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::member::viewers::Holder;
 use crate::memory::threads::Me;
 use crate::scrap::split::segments;
-use crate::session::viewers::Holder;
 use crate::sync::planted;
 
 /// Of a range, the part that memory must have: one in so many. Of a range of which it has less, the kernel's own mapping reads only the

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use crate::evict;
 use crate::file::view::runs_of;
 use crate::ids::FrameId;
-use crate::keeper::provision;
 use crate::limits::{BLOCK_BYTES, HUGE_FRAMES};
+use crate::member::provision;
+use crate::member::shared::Shared;
 use crate::memory::arena::Arena;
 use crate::memory::pins::{self, Pin};
 use crate::memory::threads::Me;
 use crate::memory::{copy, regions};
-use crate::session::shared::Shared;
 use crate::sync::{Ordering, patience, planted};
 use crate::sys::addresses::{Access, Addresses};
 

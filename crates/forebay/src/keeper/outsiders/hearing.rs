@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{CHANGED, Guard, LEASE_MIN, OPENED, WATCH_MIN, locked, mend};
-use crate::file::table;
-use crate::session::shared::Shared;
+use crate::member::shared::Shared;
+use crate::member::table;
 use crate::sys::inotify;
 
 /// How often the queue is read at once at most: more than it holds where nobody has set that.

@@ -14,10 +14,10 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::arrivals::Told;
-use super::{Guard, SETTLE, TICK, locked, mend, pace};
+use super::{Guard, SETTLE, TICK, guard_of, locked, mend, pace};
 use crate::ids::FileId;
+use crate::member::shared::Shared;
 use crate::memory::threads::Me;
-use crate::session::shared::Shared;
 use crate::sys::priority;
 
 /// How long a lane has nothing to do before its threads end.
@@ -164,7 +164,7 @@ impl Guard {
     }
 
     fn begin_lane(&self, shared: &Arc<Shared>, lane: &Arc<Lane>) {
-        let guard = shared.guard().filter(|of| std::ptr::eq(&**of, self));
+        let guard = guard_of(shared).filter(|of| std::ptr::eq(&**of, self));
         let Some(guard) = guard.filter(|_| lane.key != 0) else {
             return;
         };

@@ -9,16 +9,18 @@ use std::time::{Duration, Instant};
 
 use super::lanes::{Lane, key_of};
 use super::pace::{PATIENCE, STILL_MAX};
-use super::{CHANGED, Guard, HOLDS, OPENED, locked, who};
+use super::{CHANGED, Guard, HOLDS, OPENED, guard_of, locked, who};
+use crate::file::closing;
 use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
-use crate::file::{closing, given};
 use crate::flush::{Scope, errors};
 use crate::ids::FileId;
-use crate::keeper::unfinished::{adopt, adopt_owed_file, lacks_anything};
+use crate::member::again::{adopt, adopt_owed_file};
+use crate::member::given;
+use crate::member::lacks::lacks_anything;
+use crate::member::shared::Shared;
 use crate::memory::files::{CLOSING, EXCEEDING, HURRY, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::{Me, stop_file};
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
 /// How often all processes are looked through for outsiders at most: it takes milliseconds.
@@ -375,7 +377,7 @@ fn give_to_kernel_while(
 ) {
     let entry = shared.arena.file_unchecked(file);
     let begun = Instant::now();
-    let guard = shared.guard();
+    let guard = guard_of(shared);
     let is_hasty = guard.as_ref().is_some_and(|guard| guard.haste.is_needed());
     let [lease, writers] = match is_hasty {
         true => HASTY_PATIENCE,

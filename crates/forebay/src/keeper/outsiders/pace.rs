@@ -15,8 +15,8 @@ use super::lanes::{Lane, key_of};
 use super::{Guard, TICK, Waiting};
 use crate::file::settle;
 use crate::ids::{FileId, ThreadId};
+use crate::member::shared::Shared;
 use crate::memory::threads::{self, Me};
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
 /// How long an outsider waits at most: as long as for a lease of the kernel's.

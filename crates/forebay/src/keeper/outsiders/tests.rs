@@ -8,17 +8,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Guard, OPENED, SETTLE, Waiting, arrivals, locked, mend};
+use super::{Guard, OPENED, SETTLE, Waiting, arrivals, guard_of, locked, mend};
 use crate::config::{Coherence, Config};
 use crate::device::{DeviceFile, RealFile};
-use crate::file::{File, OpenOptions, given, table};
+use crate::file::{File, OpenOptions};
 use crate::flush::busy;
 use crate::ids::FileId;
+use crate::keeper::desk;
 use crate::keeper::unfinished;
+use crate::member::again;
+use crate::member::reached;
+use crate::member::shared::Shared;
+use crate::member::{given, table};
 use crate::memory::files::EXCEEDING;
 use crate::memory::threads;
-use crate::session::shared::Shared;
-use crate::session::{Session, handoff, reached};
+use crate::session::Session;
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
 use crate::sync::Ordering::{AcqRel, Acquire};
 use crate::sys::fanotify::{self, Group};
@@ -180,7 +184,7 @@ fn is_kernels(shared: &Shared, file: FileId) -> bool {
 fn guard_at_work(session: &Session) -> Arc<Guard> {
     let shared = session.shared();
     in_the_end(LONG, || shared.keeps.load(Relaxed));
-    shared.guard().expect("a guard")
+    guard_of(shared).expect("a guard")
 }
 
 fn comes(shared: &Shared, guard: &Guard, file: FileId) {
@@ -366,15 +370,15 @@ fn a_file_that_is_entered_beside_a_closer_is_watched() {
     // Nobody makes a stand-in for this one, so that the closer waits for a while just before the mark is taken away.
     let guard = Arc::new(guard(shared, Some(gate)));
     assert!(guard.watch(plain.as_fd()));
-    shared.set_guard(Some(Arc::clone(&guard)));
-    // As a program asks the keeper to (`session::handoff::UNITE`).
+    shared.set_guard(Some(Arc::clone(&guard) as _));
+    // As a program asks the keeper to (`member::handoff::UNITE`).
     let mut message = [0; 16];
     message[..4].copy_from_slice(&id.0.to_le_bytes());
     message[4] = 6;
     let hash = reached::hash(seen.device, seen.inode);
     let superblock = shared.arena.superblock();
     let before = std::thread::scope(|scope| {
-        let closer = scope.spawn(|| handoff::heed(shared, &message));
+        let closer = scope.spawn(|| desk::heed(shared, &message));
         in_the_end(LONG, || guard.standing.is_wanted());
         let before = reached::look(superblock, hash);
         assert!(guard.watch(plain.as_fd()));
@@ -417,7 +421,7 @@ fn kept_file(session: &Session) -> Option<(tempfile::NamedTempFile, FileId, Arc<
     let shared = session.shared();
     let (plain, file, id) = real_file(session)?;
     drop(file);
-    unfinished::adopt(shared, |of, _| of == id);
+    again::adopt(shared, |of, _| of == id);
     Some((plain, id, shared.device(id).expect("a device file")))
 }
 
@@ -450,7 +454,7 @@ fn what_an_outsider_makes_of_a_file_of_the_dead_stays() {
         // As the repair does.
         let entry = shared.arena.file_unchecked(id);
         entry.flags.fetch_or(EXCEEDING, AcqRel);
-        unfinished::adopt(shared, |of, _| of == id);
+        again::adopt(shared, |of, _| of == id);
         unfinished::finish_unused_files(shared, me);
         assert!(!entry.lacks_length(), "it has been finished");
         let left = std::fs::read(plain.path()).expect("read");

@@ -1,6 +1,6 @@
 //! The part of a rebuild that counts anew which frames views hold.
 //!
-//! Records of pins are the truth; whose process is gone is not looked at here (`session::viewers`).
+//! Records of pins are the truth; whose process is gone is not looked at here (`member::viewers`).
 
 use super::Rebuild;
 use crate::ids::FrameId;

@@ -3,9 +3,9 @@
 use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
+use crate::member::shared::Shared;
 use crate::memory::threads::Me;
 use crate::scrap::absorb::recharge;
-use crate::session::shared::Shared;
 
 /// Pages of a block that are owed before they are written.
 pub(super) struct Owing {

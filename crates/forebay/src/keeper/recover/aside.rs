@@ -13,13 +13,13 @@ use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::FileId;
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
+use crate::member::shared::Shared;
 use crate::memory::place::state::StateDir;
 use crate::memory::threads::Me;
 use crate::scrap::give::part_of;
 use crate::scrap::map::ByteMap;
 use crate::scrap::page::{Ragged, runs};
 use crate::scrap::split::Segment;
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
 /// Bytes of a name in a directory (`NAME_MAX`).

@@ -6,9 +6,9 @@ use super::aside::each_owed;
 use crate::device::{DeviceFile, read_rest};
 use crate::ids::FileId;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::member::shared::Shared;
 use crate::memory::files::TRUNCATING;
 use crate::memory::threads::Me;
-use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::memory::AlignedBytes;
 

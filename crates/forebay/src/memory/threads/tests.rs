@@ -6,7 +6,7 @@ use super::{
 };
 use crate::config::Config;
 use crate::ids::{FileId, ThreadId};
-use crate::keeper::run::has_keeper;
+use crate::member::presence::has_keeper;
 use crate::session::Session;
 use crate::sim::crash_after;
 use crate::sync::Ordering::Relaxed;

@@ -1,0 +1,76 @@
+//! Files that have lost their last name while bytes of them are owed: the kernel gets those, and drops them with the file.
+//! What the entry says of one that is gone: [`crate::member::gone`].
+
+use std::sync::Arc;
+
+use crate::device::{Cached, DeviceFile};
+use crate::file::core::Core;
+use crate::file::settle;
+use crate::flush::Scope;
+use crate::ids::FileId;
+use crate::member::gone::forget;
+use crate::member::presence::has_keeper;
+use crate::member::shared::Shared;
+use crate::memory::files::{LEASED, LIVE, VANISHED};
+use crate::memory::threads::Me;
+use crate::stats::Counter;
+use crate::sync::Ordering;
+
+/// One round of a keeper's: notes which files have no name any more, and drops what is owed to those that are gone.
+pub fn tend(shared: &Arc<Shared>, me: Me<'_>) {
+    for id in (0..shared.arena.counts().files).map(FileId) {
+        let entry = shared.arena.file_unchecked(id);
+        if entry.state.load(Ordering::Acquire) != LIVE
+            || entry.owed_pages.load(Ordering::Acquire) == 0
+        {
+            continue;
+        }
+        match shared.device(id) {
+            Some(device) => note(shared, me, id, device),
+            None => forget(shared, me, id),
+        }
+    }
+}
+
+/// As [`tend`], for who has found no keeper.
+pub fn tend_for_nobody(shared: &Arc<Shared>, me: Me<'_>) {
+    if !has_keeper(&shared.arena) {
+        tend(shared, me);
+    }
+}
+
+/// A file under this keeper's lease, or that the guard has taken over from one, that nobody has open and no name leads to: it can get neither
+/// again. A thread that had found it by its name before that went, and waits for the lease, is seen by the second look at the latest.
+fn note(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile>) {
+    let flags = &shared.arena.file_unchecked(id).flags;
+    let alone = flags.load(Ordering::Acquire) & LEASED != 0 && !shared.is_open(id);
+    let nameless = || matches!(device.stat(), Ok(stat) if stat.links == 0);
+    if !alone || !nameless() || device.is_lease_wanted() && !shared.is_alone(id) {
+        flags.fetch_and(!VANISHED, Ordering::AcqRel);
+        return;
+    }
+    if flags.fetch_or(VANISHED, Ordering::AcqRel) & VANISHED != 0 {
+        let core = Core {
+            shared: Arc::clone(shared),
+            id,
+            device,
+        };
+        // Where that fails the bytes are written.
+        if put_into_cache(&core, me) {
+            me.count(Counter::FilesVanished as usize, 1);
+        }
+    }
+}
+
+/// Nobody has the file open, as a lease says, and no name leads to it; yet somebody may come to it, by a descriptor that only names
+/// it (`O_PATH`), or because it is mounted somewhere. The kernel knows: it is given what is owed, and drops it with the file.
+/// Whether nothing is owed any more.
+pub fn put_into_cache(core: &Core, me: Me<'_>) -> bool {
+    let core = Core {
+        shared: Arc::clone(&core.shared),
+        id: core.id,
+        device: Arc::new(Cached::new(&core.device)),
+    };
+    let flushed = settle::flush(&core, me, Scope::SYNC).errno.is_none();
+    flushed && core.entry().owed_pages.load(Ordering::Acquire) == 0
+}

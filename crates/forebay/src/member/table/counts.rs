@@ -1,0 +1,69 @@
+//! How many descriptions an entry counts, of those that the kernel's locks tell of (`member::opens`).
+
+use super::{lock, unlock};
+use crate::ids::FileId;
+use crate::member::shared::Shared;
+use crate::memory::files::FileEntry;
+use crate::memory::threads::Me;
+use crate::sync::Ordering;
+
+/// One description, as the entry's word counts it.
+fn one(writes: bool) -> u64 {
+    if writes { 1 << 32 } else { 1 }
+}
+
+/// All descriptions of one kind.
+fn all(writes: bool) -> u64 {
+    one(writes) * u64::from(u32::MAX)
+}
+
+/// An entry is being made for its first description.
+pub(super) fn begin(entry: &FileEntry, writes: bool) {
+    entry.openers.store(one(writes), Ordering::Relaxed);
+}
+
+/// Counts one more. Under the table lock, which is held until the caller has its lock of the kernel's as well.
+pub(super) fn add(entry: &FileEntry, writes: bool) {
+    entry.openers.fetch_add(one(writes), Ordering::SeqCst);
+}
+
+/// Takes one open description of this process away. Whether it was the session's last.
+pub fn close(shared: &Shared, id: FileId, writes: bool) -> bool {
+    // Nobody who corrects the counts comes in between: this process still has its lock.
+    take(shared.arena.file_unchecked(id), writes);
+    shared.take_open(id, writes);
+    !shared.is_open(id)
+}
+
+/// A word that has been written over says nothing, but neither half of it wraps.
+fn take(entry: &FileEntry, writes: bool) {
+    let mut seen = entry.openers.load(Ordering::Acquire);
+    while seen & all(writes) != 0 {
+        let fewer = seen - one(writes);
+        match entry
+            .openers
+            .compare_exchange(seen, fewer, Ordering::SeqCst, Ordering::Acquire)
+        {
+            Ok(_) => return,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Corrects what an entry counts: who has died took nothing back. Each kind by itself; what somebody may have open of a kind stays counted,
+/// however many of that kind have died beside him. The caller is in no operation.
+pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
+    let entry = shared.arena.file_unchecked(id);
+    let are_dead = |writes| {
+        entry.openers.load(Ordering::Acquire) & all(writes) != 0 && !shared.is_open_by(id, writes)
+    };
+    // Whoever opens counts under the table lock.
+    if (are_dead(false) || are_dead(true)) && lock(me) {
+        for writes in [false, true] {
+            if are_dead(writes) {
+                entry.openers.fetch_and(!all(writes), Ordering::AcqRel);
+            }
+        }
+        unlock(me);
+    }
+}
