@@ -25,12 +25,12 @@ mod space;
 pub mod streams;
 mod throttle;
 pub mod vanished;
+mod vectored;
 pub mod view;
 pub mod window;
 pub mod write;
 
 use std::fs;
-use std::io::{IoSlice, IoSliceMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -49,6 +49,7 @@ pub use self::view::private::PrivateView;
 pub use self::window::Window;
 use crate::error::{Error, Result};
 use crate::member::given;
+use crate::member::reached::Reaching;
 use crate::memory::threads::Me;
 
 /// An open file.
@@ -81,7 +82,12 @@ pub struct File {
 
 enum Kind {
     Managed(Box<Managed>),
-    Kernel { file: fs::File, reason: String },
+    Kernel {
+        file: fs::File,
+        reason: String,
+        /// Nobody else of the session manages the file meanwhile.
+        _reaching: Reaching,
+    },
 }
 
 impl File {
@@ -106,10 +112,16 @@ impl File {
     pub(crate) fn kernel(
         file: fs::File,
         reason: String,
+        reaching: Reaching,
         path: &Path,
         options: &OpenOptions,
     ) -> Self {
-        Self::with(Kind::Kernel { file, reason }, path, options)
+        let kind = Kind::Kernel {
+            file,
+            reason,
+            _reaching: reaching,
+        };
+        Self::with(kind, path, options)
     }
 
     fn with(kind: Kind, path: &Path, options: &OpenOptions) -> Self {
@@ -271,51 +283,6 @@ impl File {
             Kind::Managed(managed) => managed.advise(offset, len, advice),
             Kind::Kernel { file, .. } => advise_kernel(file, offset, len, advice),
         }
-    }
-
-    /// Writes several buffers one after the other at `offset`, as `pwritev` does; through a description that appends, all of
-    /// them at the end, without anything between.
-    ///
-    /// # Errors
-    /// As for [`File::write_at`].
-    pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
-        if !self.writable {
-            return Err(not_open_for("write"));
-        }
-        if self.appends {
-            // One append: somebody else's must not come between the buffers.
-            return self.write_at(&gathered(buffers), offset);
-        }
-        let mut done = 0;
-        for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
-            match self.write_at(buffer, offset + done as u64) {
-                Ok(n) if n == buffer.len() => done += n,
-                Ok(n) => return Ok(done + n),
-                Err(_) if done > 0 => return Ok(done),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
-    }
-
-    /// Reads into several buffers one after the other from `offset`, as `preadv` does.
-    ///
-    /// # Errors
-    /// As for [`File::read_at`].
-    pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        if !self.readable {
-            return Err(not_open_for("read"));
-        }
-        let mut done = 0;
-        for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
-            match self.read_at(buffer, offset + done as u64) {
-                Ok(n) if n == buffer.len() => done += n,
-                Ok(n) => return Ok(done + n),
-                Err(_) if done > 0 => return Ok(done),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
     }
 
     /// Makes all bytes written so far durable, and what is needed to read them (`fdatasync`).

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay::device::{Caps, DeviceFile, DeviceStat, Piece};
 use forebay::member::reached;
 use forebay::session::adopt::Unmanaged;
+use forebay::session::standing;
 use forebay::sim::device::{SimDisk, SimFile, SimOptions};
 use forebay::sys::limits;
 use forebay::{Config, File, OpenOptions, Session};
@@ -206,4 +207,65 @@ fn opens_in_vain() {
     assert!(writer.shared().is_open_once(id));
     drop(file);
     assert!(!reader.shared().is_open(id));
+}
+
+/// A session of this process's, and a file of 100,000 bytes.
+fn session_and_file(name: &str) -> (Session, tempfile::TempDir, std::path::PathBuf) {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 32 << 20;
+    config.session = format!("test-opening-{name}-{}", std::process::id());
+    let session = Session::open(config).expect("a session");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let path = dir.path().join("file");
+    std::fs::write(&path, [b'.'; 100_000]).expect("written");
+    (session, dir, path)
+}
+
+fn read_and_write() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options
+}
+
+/// One program has the file open by the engine's interface as a file of the kernel's, and another one is about to have it managed: they would
+/// see two files, and write over each other's bytes.
+#[test]
+fn nobody_manages_a_file_that_an_interface_has_open_as_the_kernels() {
+    let (session, _dir, path) = session_and_file("kernels");
+    let options = read_and_write();
+    let plain = || {
+        let both = std::fs::File::options().read(true).write(true).open(&path);
+        both.expect("the file")
+    };
+    let opened = session.open_unmanaged(plain(), &options);
+    let by_kernel = opened.expect("a file of the kernel's");
+    assert!(by_kernel.kernel_reason().is_some());
+    let other = plain();
+    let adopted = session.adopt(other.as_fd(), true, |fd| fd).err();
+    assert!(matches!(adopted, Some(Unmanaged::Reached)), "{adopted:?}");
+    let second = session.open_file(&path, &options).expect("opened");
+    assert!(second.kernel_reason().is_some(), "managed beside it");
+    drop(second);
+    drop(by_kernel);
+    let adopted = session.adopt(other.as_fd(), true, |fd| fd).err();
+    assert!(!matches!(adopted, Some(Unmanaged::Reached)), "{adopted:?}");
+}
+
+/// A call of the kernel's on the file is under way, in a program of the session, while another one opens it by the engine's interface: the length
+/// that the session knew would lack what the call writes.
+#[test]
+fn a_call_of_the_kernels_is_waited_for_by_those_who_open_a_file() {
+    let (session, _dir, path) = session_and_file("calls");
+    let options = read_and_write();
+    let meta = std::fs::metadata(&path).expect("numbers");
+    // Its records are for good: threads' lists of robust mutexes lead into it.
+    let arena: &'static _ = Box::leak(Box::new(Arc::clone(&session.shared().arena)));
+    let place: &'static standing::Place = Box::leak(Box::default());
+    let call = standing::begin(arena, place, (meta.dev(), meta.ino()));
+    let opened = session.open_file(&path, &options).expect("opened");
+    assert!(opened.kernel_reason().is_some(), "managed beside a call");
+    drop(opened);
+    drop(call);
+    let opened = session.open_file(&path, &options).expect("opened");
+    assert_eq!(opened.kernel_reason(), None);
 }

@@ -1,5 +1,5 @@
 //! Files that somebody in the session reaches past the engine: by a stream of stdio, by a mapping, by a descriptor that a program
-//! without the preload library has inherited.
+//! without the preload library has inherited, as a file of the kernel's by the engine's interface ([`Reaching`]).
 //!
 //! What goes that way is the kernel's, so such a file must not be managed by anybody. Each way there is announced in a word of
 //! the arena, by inode, *before* it is used: counted, and then looked whether the session manages the file by now; if so, the file goes to the
@@ -10,6 +10,9 @@
 //! What is certain is asked of the kernel, and only where a count is not zero: whether the description that is about to be
 //! managed is the only one of its file (`sys::lock::is_only_description`). So whatever has ended is in nobody's way, and nothing has to be repaired.
 
+use std::sync::Arc;
+
+use crate::member::shared::Shared;
 use crate::memory::superblock::{REACHED, Superblock};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -61,6 +64,35 @@ impl Before {
     /// Whether somebody has come since.
     pub fn has_grown(&self, superblock: &Superblock, hash: u64) -> bool {
         look(superblock, hash).0 & !UNDER_WAY != self.0 & !UNDER_WAY
+    }
+}
+
+/// A way for as long as it is there: a file of the kernel's that somebody has open by the engine's interface.
+pub struct Reaching {
+    shared: Arc<Shared>,
+    hash: u64,
+    /// A forked child has a copy, which ends nothing.
+    process: u32,
+}
+
+impl Reaching {
+    /// The way to this device and inode begins. Whether the session manages the file is to be looked at next.
+    pub fn begin(shared: &Arc<Shared>, (device, inode): (u64, u64)) -> Self {
+        let hash = hash(device, inode);
+        begin(shared.arena.superblock(), hash);
+        Reaching {
+            shared: Arc::clone(shared),
+            hash,
+            process: std::process::id(),
+        }
+    }
+}
+
+impl Drop for Reaching {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            end(self.shared.arena.superblock(), self.hash);
+        }
     }
 }
 

@@ -11,10 +11,12 @@ use crate::file::core::Core;
 use crate::file::{File, OpenOptions};
 use crate::ids::FileId;
 use crate::member::gone::{Place, unless_gone};
+use crate::member::reached::Reaching;
 use crate::member::{given, table};
 use crate::sync::Ordering;
 
 use super::Session;
+use super::standing::Newcomer;
 use crate::sys::file::path_of;
 
 impl Session {
@@ -45,21 +47,20 @@ impl Session {
     /// # Errors
     /// The device's, where the session manages the file already and it cannot go to the kernel.
     pub fn open_unmanaged(&self, file: std::fs::File, options: &OpenOptions) -> Result<File> {
-        self.leave_to_kernel(&file, given::NO_ROOM)?;
         let path = path_of(file.as_fd());
-        self.in_kernel(file, given::words(given::NO_ROOM).into(), &path, options)
+        let reason = given::words(given::NO_ROOM);
+        self.in_kernel(file, given::NO_ROOM, reason.into(), &path, options)
     }
 
     fn open_as(&self, file: std::fs::File, path: &Path, options: &OpenOptions) -> Result<File> {
         let route = self.shared.route_for(path);
         if route.name() == "kernel" {
-            self.leave_to_kernel(&file, given::ROUTE)?;
-            return self.in_kernel(file, "its route is kernel".into(), path, options);
+            let reason = "its route is kernel";
+            return self.in_kernel(file, given::ROUTE, reason.into(), path, options);
         }
         if !self.is_below_dirs(&file) {
-            self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
             let reason = "it lies outside the directories that `dirs` names";
-            return self.in_kernel(file, reason.into(), path, options);
+            return self.in_kernel(file, given::UNMANAGEABLE, reason.into(), path, options);
         }
         let seen = self.shared.watch(file.as_fd())?;
         let claimed = |device: RealFile| {
@@ -68,12 +69,19 @@ impl Session {
         };
         match RealFile::reopen(file.as_fd()).and_then(claimed) {
             Ok(_) if seen.outside => {
-                self.leave_to_kernel(&file, given::OUTSIDER)?;
-                self.in_kernel(file, given::words(given::OUTSIDER).into(), path, options)
+                let reason = given::words(given::OUTSIDER);
+                self.in_kernel(file, given::OUTSIDER, reason.into(), path, options)
             }
             Ok(device) => {
                 let has_come = || self.shared.has_come(&seen);
-                let file = self.manage(Arc::new(device), file, path, options, &has_come)?;
+                let me = self.shared.me()?;
+                let Some(newcomer) = Newcomer::come(me, seen.inode.1) else {
+                    let reason = given::words(given::REACHED);
+                    return self.in_kernel(file, given::REACHED, reason.into(), path, options);
+                };
+                let core = self.manage_device_unless(Arc::new(device), path, &has_come)?;
+                drop(newcomer);
+                let file = opened(core, file, path, options)?;
                 // A file that others have had open all along.
                 if has_come() {
                     self.give_to_kernel(seen.inode.0, seen.inode.1, given::OUTSIDER)?;
@@ -83,8 +91,8 @@ impl Session {
             Err(reason) => match self.device_of(&file)? {
                 Some(device) => self.manage(device, file, path, options, &|| false),
                 None => {
-                    self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
-                    self.in_kernel(file, reason.to_string(), path, options)
+                    let reason = reason.to_string();
+                    self.in_kernel(file, given::UNMANAGEABLE, reason, path, options)
                 }
             },
         }
@@ -95,13 +103,17 @@ impl Session {
         Ok(self.in_use(file)?.and_then(|id| self.shared.device(id)))
     }
 
-    /// A file is managed for everybody in the session or for nobody: who has it open goes on through the kernel.
-    fn leave_to_kernel(&self, file: &std::fs::File, code: u32) -> Result<()> {
-        if self.in_use(file)?.is_none() {
-            return Ok(());
-        }
+    /// Leaves a file to the kernel. It is managed for everybody in the session or for nobody: who has it open goes on through the kernel, and
+    /// nobody manages it while this one has it open.
+    fn leave_to_kernel(&self, file: &std::fs::File, code: u32) -> Result<Reaching> {
         let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
-        self.give_to_kernel(meta.dev(), meta.ino(), code)
+        let inode = (meta.dev(), meta.ino());
+        // First: of those who begin to manage it just now each sees the other.
+        let reaching = Reaching::begin(&self.shared, inode);
+        if self.in_use(file)?.is_some() {
+            self.give_to_kernel(inode.0, inode.1, code)?;
+        }
+        Ok(reaching)
     }
 
     /// The file's entry, if somebody has it open there or it owes something.
@@ -129,14 +141,16 @@ impl Session {
     fn in_kernel(
         &self,
         file: std::fs::File,
+        code: u32,
         reason: String,
         path: &Path,
         options: &OpenOptions,
     ) -> Result<File> {
+        let reaching = self.leave_to_kernel(&file, code)?;
         if options.truncates() {
             file.set_len(0).map_err(|e| Error::device("truncate", &e))?;
         }
-        Ok(File::kernel(file, reason, path, options))
+        Ok(File::kernel(file, reason, reaching, path, options))
     }
 
     fn manage(
@@ -148,11 +162,7 @@ impl Session {
         has_come: &dyn Fn() -> bool,
     ) -> Result<File> {
         let core = self.manage_device_unless(device, path, has_come)?;
-        let file = File::managed(core, file, path, options);
-        if options.truncates() {
-            file.set_len(0)?;
-        }
-        Ok(file)
+        opened(core, file, path, options)
     }
 
     /// Opens a device file that has no path in the file system: simulations.
@@ -190,4 +200,13 @@ impl Session {
             device,
         })
     }
+}
+
+/// A managed file, as its options have it.
+fn opened(core: Core, file: std::fs::File, path: &Path, options: &OpenOptions) -> Result<File> {
+    let file = File::managed(core, file, path, options);
+    if options.truncates() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
