@@ -47,6 +47,16 @@ pub fn is_known(fd: c_int) -> bool {
     table::word(fd).is_file()
 }
 
+/// Device and inode of the file behind a descriptor, where it is a regular file that was looked at when it was opened. Nobody is asked.
+pub fn numbers(fd: c_int) -> Option<(u64, u64)> {
+    let word = table::word(fd);
+    word.is_file().then(|| {
+        let description = word.description();
+        let device = description.device.load(Relaxed);
+        (device, description.inode.load(Relaxed))
+    })
+}
+
 /// Whether a descriptor is the engine's, and none of the program's.
 pub fn is_ours(fd: c_int) -> bool {
     table::word(fd).kind() == Kind::Ours && !Inside::is()

@@ -2,7 +2,7 @@
 //! a change that somebody outside the session has made.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use forebay::session::glance::Glance;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, uid_t};
@@ -117,12 +117,19 @@ fn noted(fd: Option<BorrowedFd<'_>>, call: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
+/// Whether somebody of the session may use the file behind a descriptor. Where it was looked at when it was opened, the kernel is not asked.
+fn is_perhaps_used(glance: &Glance, fd: BorrowedFd<'_>) -> bool {
+    let in_use = |(device, inode)| glance.known(device, inode).is_some_and(|file| file.in_use);
+    glance.knows_any() && files::numbers(fd.as_raw_fd()).is_none_or(in_use)
+}
+
 #[cold]
 fn noted_there(fd: BorrowedFd<'_>, call: impl FnOnce() -> c_int) -> c_int {
     let mark = {
         let _errno = KeepErrno::new();
         let _inside = Inside::enter();
-        attach::glance().and_then(|glance| glance.mark(fd))
+        let glance = attach::glance().filter(|glance| is_perhaps_used(glance, fd));
+        glance.and_then(|glance| glance.mark(fd))
     };
     let result = call();
     if mark.is_some() {

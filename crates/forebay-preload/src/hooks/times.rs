@@ -26,7 +26,7 @@ export! {
                 of_descriptor(dir, || lasting(Of::fd(dir), times, real))
             } else {
                 files::flush_path(dir, path, flags);
-                let of = Of { dir, path, flags };
+                let of = Of::path(dir, path, flags);
                 of_either(dir, path, flags, || lasting(of, times, real))
             }
         }
@@ -81,6 +81,8 @@ struct Of {
     dir: c_int,
     path: *const c_char,
     flags: c_int,
+    /// Of a descriptor, which `dir` is.
+    is_descriptor: bool,
 }
 
 impl Of {
@@ -89,7 +91,24 @@ impl Of {
             dir: fd,
             path: c"".as_ptr(),
             flags: libc::AT_EMPTY_PATH,
+            is_descriptor: true,
         }
+    }
+
+    fn path(dir: c_int, path: *const c_char, flags: c_int) -> Self {
+        Of {
+            dir,
+            path,
+            flags,
+            is_descriptor: false,
+        }
+    }
+
+    /// Device and inode of a descriptor's file, where nobody need be asked.
+    fn known(&self) -> Option<(u64, u64)> {
+        self.is_descriptor
+            .then(|| files::numbers(self.dir))
+            .flatten()
     }
 }
 
@@ -108,7 +127,7 @@ unsafe fn by_path(
     } else {
         libc::AT_SYMLINK_NOFOLLOW
     };
-    let of = Of { dir, path, flags };
+    let of = Of::path(dir, path, flags);
     // SAFETY: the caller's promise.
     unsafe {
         files::flush_path(dir, path, 0);
@@ -137,7 +156,8 @@ unsafe fn lasting(of: Of, times: *const timespec, call: impl Fn() -> c_int) -> c
         let glance = attach::glance().filter(|glance| glance.knows_any());
         // SAFETY: the caller's promise.
         let look = || unsafe { files::Look::at_path(of.dir, of.path, of.flags) };
-        let known = glance.and_then(|glance| Some((glance, look()?.identity())));
+        let found = || of.known().or_else(|| Some(look()?.identity()));
+        let known = glance.and_then(|glance| Some((glance, found()?)));
         known.filter(|(glance, file)| glance.is_to_get_time(*file))
     };
     let result = call();
