@@ -94,6 +94,16 @@ fn times_before_1970_have_the_second_that_was_set() {
     for scene in Scene::each("old-times", &[]) {
         let (path, there) = scene.both("file");
         let file = File::create(&path).expect("made");
+        // The first second that there is the file system may not have.
+        let first = Timespec {
+            tv_sec: i64::MIN,
+            tv_nsec: 0,
+        };
+        let times = Timestamps {
+            last_access: first,
+            last_modification: first,
+        };
+        rustix::fs::futimens(&file, &times).expect("set");
         for (seconds, nanoseconds) in [(-2, 500_000_000), (-1, 999_999_999), (-3, 0), (0, 5)] {
             let time = Timespec {
                 tv_sec: seconds,
