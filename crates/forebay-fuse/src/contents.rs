@@ -52,8 +52,7 @@ impl Directory {
     pub(crate) fn open(&self, number: u64, flags: i32) -> Answer<u64> {
         // Where bytes go and when they are durable is seen to at each write.
         let access = OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32);
-        let fd = self.reopen(number, access)?;
-        self.serve(number, fd, flags)
+        self.serve(number, || self.reopen(number, access), flags)
     }
 
     pub(crate) fn create(
@@ -69,7 +68,7 @@ impl Directory {
             Failed(libc::EEXIST) => there_already(flags),
             failed => failed,
         })?;
-        let handle = self.serve(found.number, fd, flags);
+        let handle = self.serve(found.number, || Ok(fd), flags);
         let told = handle.and_then(|handle| Ok((self.attributes_of(&found)?, handle)));
         if told.is_err() {
             self.nodes.forget(found.number, 1);
@@ -80,7 +79,22 @@ impl Directory {
         told
     }
 
-    fn serve(&self, number: u64, fd: OwnedFd, flags: i32) -> Answer<u64> {
+    /// Serves a file. It counts as open before it is, so that it has a descriptor from then on.
+    fn serve(
+        &self,
+        number: u64,
+        open: impl FnOnce() -> Answer<OwnedFd>,
+        flags: i32,
+    ) -> Answer<u64> {
+        self.nodes.opened(number);
+        let served = open().and_then(|fd| self.serve_opened(number, fd, flags));
+        if served.is_err() {
+            self.nodes.closed(number);
+        }
+        served
+    }
+
+    fn serve_opened(&self, number: u64, fd: OwnedFd, flags: i32) -> Answer<u64> {
         let access = flags & libc::O_ACCMODE;
         let (reads, writes) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
         let given = fs::File::from(fd);
@@ -94,7 +108,6 @@ impl Directory {
             }
             opened => opened?,
         };
-        self.nodes.opened(number);
         let opened = Opened {
             file,
             plain,
@@ -300,5 +313,55 @@ pub(crate) fn without_privileges(mode: u32) -> u32 {
     match mode & GROUP_EXECUTES {
         0 => mode & !SET_USER,
         _ => mode & !(SET_USER | SET_GROUP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use forebay::{Config, Session};
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+    use crate::directory::open_root;
+    use crate::nodes::ROOT;
+
+    #[test]
+    fn what_is_about_to_be_open_keeps_its_descriptor() {
+        let (arenas, files) = (tempfile::tempdir_in("/dev/shm"), tempfile::tempdir());
+        let (arenas, files) = (arenas.expect("a directory"), files.expect("a directory"));
+        let mut config = Config::builder().build().expect("defaults");
+        config.session = "opening".into();
+        config.arena_dir = Some(arenas.path().to_owned());
+        config.memory = 32 << 20;
+        let session = Session::open(config).expect("a session");
+        let root = open_root(files.path()).expect("opened");
+        let directory = Directory::new(session, root, Duration::ZERO, 64).expect("served");
+        // Who opens a pipe waits for who writes to it.
+        let path = files.path().join("pipe");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("made");
+        let told = directory.look_up(ROOT, OsStr::new("pipe")).expect("found");
+        let number = told.ino.0;
+        let other = files.path().join("other");
+        thread::scope(|scope| {
+            let opening = scope.spawn(|| directory.open(number, libc::O_RDONLY));
+            thread::sleep(Duration::from_millis(100));
+            fs::rename(&path, &other).expect("renamed");
+            directory.nodes.give_back(0);
+            let known = directory.nodes.fd(number).map(drop);
+            let writes = fs::File::options().write(true).open(&other);
+            drop(writes.expect("opened"));
+            let opened = opening.join().expect("it ends");
+            if let Ok(handle) = opened {
+                directory.release(handle);
+            }
+            assert_eq!(known, Ok(()), "{opened:?}");
+        });
+        // It is closed again, or was never open.
+        directory.nodes.give_back(0);
+        let known = directory.nodes.fd(number).map(drop);
+        assert_eq!(known, Err(Failed(libc::ESTALE)));
     }
 }
