@@ -12,6 +12,12 @@ use rustix::fs::{
 use crate::directory::{Directory, path_of};
 use crate::failed::Answer;
 
+/// Bits that a file gets only once it owes nothing and is the kernel's: with the lower ones it may be executed, while no writable descriptor is open
+/// anywhere; the upper ones the kernel takes from whatever is written.
+const SETTLED: u32 = 0o6111;
+/// An attribute that it takes as well.
+const CAPABILITY: &str = "security.capability";
+
 /// What is to be changed; `None` stays as it is.
 pub(crate) struct Changes {
     pub(crate) mode: Option<u32>,
@@ -30,8 +36,7 @@ impl Directory {
     pub(crate) fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
         let fd = self.nodes.fd(number)?;
         if let Some(mode) = changes.mode {
-            if mode & 0o111 != 0 {
-                // An `execve` of it must not find it open for writing.
+            if mode & SETTLED != 0 {
                 self.leave(number, given::MADE_EXECUTABLE)?;
             }
             let mode = Mode::from_raw_mode(mode);
@@ -92,20 +97,17 @@ impl Directory {
         value: &[u8],
         flags: i32,
     ) -> Answer<()> {
+        if name == CAPABILITY {
+            self.leave(number, given::MADE_EXECUTABLE)?;
+        }
         let flags = XattrFlags::from_bits_retain(flags as u32);
-        Ok(rustix::fs::setxattr(
-            path_of(&self.nodes.fd(number)?),
-            name,
-            value,
-            flags,
-        )?)
+        let fd = self.nodes.fd(number)?;
+        Ok(rustix::fs::setxattr(path_of(&fd), name, value, flags)?)
     }
 
     pub(crate) fn remove_attribute(&self, number: u64, name: &OsStr) -> Answer<()> {
-        Ok(rustix::fs::removexattr(
-            path_of(&self.nodes.fd(number)?),
-            name,
-        )?)
+        let fd = self.nodes.fd(number)?;
+        Ok(rustix::fs::removexattr(path_of(&fd), name)?)
     }
 }
 
