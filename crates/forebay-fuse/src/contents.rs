@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use forebay::OpenOptions;
@@ -141,7 +141,7 @@ impl Directory {
     pub(crate) fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
         let opened = self.files.get(at.handle)?;
         if how.kills {
-            kill_privileges(&opened.plain);
+            self.kill_privileges(&opened.plain);
         }
         let written = if how.flags & libc::O_APPEND != 0 && !how.mapped {
             opened.file.append(bytes)?;
@@ -198,7 +198,7 @@ impl Directory {
             }
         };
         if kills {
-            kill_privileges(&opened.plain);
+            self.kill_privileges(&opened.plain);
         }
         let cut = opened.file.set_len(len);
         drop(opened);
@@ -214,7 +214,7 @@ impl Directory {
     pub(crate) fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         let opened = self.files.get(at.handle)?;
-        kill_privileges(&opened.plain);
+        self.kill_privileges(&opened.plain);
         let file = &opened.file;
         match mode & !KEEP {
             0 => file.reserve(at.offset, len, mode & KEEP != 0)?,
@@ -241,7 +241,7 @@ impl Directory {
     /// Copies from file to file. Fewer bytes than asked for are no error.
     pub(crate) fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
         let (source, target) = (self.files.get(from.handle)?, self.files.get(to.handle)?);
-        kill_privileges(&target.plain);
+        self.kill_privileges(&target.plain);
         let copied = copy_pieces(len, |buffer, done| {
             let n = source.file.read_at(buffer, from.offset + done)?;
             Ok(match n {
@@ -251,6 +251,18 @@ impl Directory {
         })?;
         sync_as_opened(&target.file, target.flags)?;
         Ok(copied)
+    }
+
+    /// A program that runs as its owner, or its group, does so no longer once somebody else has changed it. A mount of root's would keep that.
+    fn kill_privileges(&self, file: &fs::File) {
+        let Ok(meta) = file.metadata() else { return };
+        let mode = meta.mode();
+        let killed = without_privileges(mode);
+        if killed != mode {
+            let _mark = self.session.mark(file.as_fd());
+            // Where this process may not, the write is one that takes them away by itself.
+            let _ = file.set_permissions(fs::Permissions::from_mode(killed & 0o7777));
+        }
     }
 }
 
@@ -295,17 +307,6 @@ fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answ
         }
         work(&mut buffer[..len])
     })
-}
-
-/// A program that runs as its owner, or its group, does so no longer once somebody else has changed it. A mount of root's would keep that.
-fn kill_privileges(file: &fs::File) {
-    let Ok(meta) = file.metadata() else { return };
-    let mode = meta.mode();
-    let killed = without_privileges(mode);
-    if killed != mode {
-        // Where this process may not, the write is one that takes them away by itself.
-        let _ = file.set_permissions(fs::Permissions::from_mode(killed & 0o7777));
-    }
 }
 
 /// A mode without what lets a program run as its owner or its group.

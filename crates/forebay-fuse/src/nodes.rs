@@ -28,7 +28,7 @@ const DEVICE_SHIFT: u32 = 48;
 /// Descriptors that are held at least, however few there may be.
 const HELD_MIN: usize = 64;
 
-const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(crate) const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What tells a file from all others that there are or have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
