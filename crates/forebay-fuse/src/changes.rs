@@ -1,6 +1,8 @@
 //! Modes, owners, times, lengths and extended attributes.
 
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay::member::given;
@@ -11,6 +13,13 @@ use rustix::fs::{
 
 use crate::directory::{Directory, path_of};
 use crate::failed::Answer;
+
+/// Bits that a file gets only once it owes nothing and is the kernel's: with the lower ones it may be executed, while no writable descriptor is open
+/// anywhere; the upper ones the kernel takes from whatever is written.
+const SETTLED: u32 = 0o6111;
+/// An attribute that it takes as well.
+const CAPABILITY: &str = "security.capability";
+const NS: i128 = 1_000_000_000;
 
 /// What is to be changed; `None` stays as it is.
 pub(crate) struct Changes {
@@ -30,11 +39,11 @@ impl Directory {
     pub(crate) fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
         let fd = self.nodes.fd(number)?;
         if let Some(mode) = changes.mode {
-            if mode & 0o111 != 0 {
-                // An `execve` of it must not find it open for writing.
+            if mode & SETTLED != 0 {
                 self.leave(number, given::MADE_EXECUTABLE)?;
             }
             let mode = Mode::from_raw_mode(mode);
+            let _mark = self.session.mark(fd.as_fd());
             rustix::fs::chmodat(CWD, path_of(&fd), mode, AtFlags::empty())?;
         }
         if changes.uid.is_some() || changes.gid.is_some() {
@@ -42,22 +51,41 @@ impl Directory {
                 changes.uid.map(Uid::from_raw),
                 changes.gid.map(Gid::from_raw),
             );
+            let _mark = self.session.mark(fd.as_fd());
             rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(len) = changes.len {
             self.truncate(number, changes.handle, len, !changes.by_root)?;
         }
         if changes.accessed.is_some() || changes.modified.is_some() {
-            let stat = rustix::fs::fstat(&fd)?;
-            // What is owed is written first, so that writing it does not move them afterwards.
-            self.session.flush_known(stat.st_dev, stat.st_ino);
-            let times = Timestamps {
-                last_access: timespec(changes.accessed),
-                last_modification: timespec(changes.modified),
-            };
-            rustix::fs::utimensat(&fd, "", &times, AtFlags::EMPTY_PATH)?;
+            self.set_times(&fd, changes)?;
         }
         self.attributes(number)
+    }
+
+    /// Sets times, which stay. A keeper that does not get on is not waited for: if it has still to give the file the time of its close, it gives it
+    /// this one.
+    fn set_times(&self, fd: &Arc<OwnedFd>, changes: &Changes) -> Answer<()> {
+        let stat = rustix::fs::fstat(fd)?;
+        let file = (stat.st_dev, stat.st_ino);
+        // What is owed is written first, so that writing it does not move them afterwards.
+        self.session.flush_known(file.0, file.1);
+        let times = Timestamps {
+            last_access: timespec(changes.accessed),
+            last_modification: timespec(changes.modified),
+        };
+        let set = || rustix::fs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH);
+        let _mark = self.session.mark(fd.as_fd());
+        let is_to_get_time = changes.modified.is_some() && self.session.is_to_get_time(file);
+        set()?;
+        if is_to_get_time {
+            let stat = rustix::fs::fstat(fd)?;
+            let ns = i128::from(stat.st_mtime) * NS + i128::from(stat.st_mtime_nsec);
+            if !self.session.time_is_set(file, ns) {
+                set()?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives a file to the kernel, should the session manage it.
@@ -92,20 +120,19 @@ impl Directory {
         value: &[u8],
         flags: i32,
     ) -> Answer<()> {
+        if name == CAPABILITY {
+            self.leave(number, given::MADE_EXECUTABLE)?;
+        }
         let flags = XattrFlags::from_bits_retain(flags as u32);
-        Ok(rustix::fs::setxattr(
-            path_of(&self.nodes.fd(number)?),
-            name,
-            value,
-            flags,
-        )?)
+        let fd = self.nodes.fd(number)?;
+        let _mark = self.session.mark(fd.as_fd());
+        Ok(rustix::fs::setxattr(path_of(&fd), name, value, flags)?)
     }
 
     pub(crate) fn remove_attribute(&self, number: u64, name: &OsStr) -> Answer<()> {
-        Ok(rustix::fs::removexattr(
-            path_of(&self.nodes.fd(number)?),
-            name,
-        )?)
+        let fd = self.nodes.fd(number)?;
+        let _mark = self.session.mark(fd.as_fd());
+        Ok(rustix::fs::removexattr(path_of(&fd), name)?)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use forebay::OpenOptions;
@@ -52,8 +52,7 @@ impl Directory {
     pub(crate) fn open(&self, number: u64, flags: i32) -> Answer<u64> {
         // Where bytes go and when they are durable is seen to at each write.
         let access = OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32);
-        let fd = self.reopen(number, access)?;
-        self.serve(number, fd, flags)
+        self.serve(number, || self.reopen(number, access), flags)
     }
 
     pub(crate) fn create(
@@ -69,7 +68,7 @@ impl Directory {
             Failed(libc::EEXIST) => there_already(flags),
             failed => failed,
         })?;
-        let handle = self.serve(found.number, fd, flags);
+        let handle = self.serve(found.number, || Ok(fd), flags);
         let told = handle.and_then(|handle| Ok((self.attributes_of(&found)?, handle)));
         if told.is_err() {
             self.nodes.forget(found.number, 1);
@@ -80,7 +79,22 @@ impl Directory {
         told
     }
 
-    fn serve(&self, number: u64, fd: OwnedFd, flags: i32) -> Answer<u64> {
+    /// Serves a file. It counts as open before it is, so that it has a descriptor from then on.
+    fn serve(
+        &self,
+        number: u64,
+        open: impl FnOnce() -> Answer<OwnedFd>,
+        flags: i32,
+    ) -> Answer<u64> {
+        self.nodes.opened(number);
+        let served = open().and_then(|fd| self.serve_opened(number, fd, flags));
+        if served.is_err() {
+            self.nodes.closed(number);
+        }
+        served
+    }
+
+    fn serve_opened(&self, number: u64, fd: OwnedFd, flags: i32) -> Answer<u64> {
         let access = flags & libc::O_ACCMODE;
         let (reads, writes) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
         let given = fs::File::from(fd);
@@ -94,7 +108,6 @@ impl Directory {
             }
             opened => opened?,
         };
-        self.nodes.opened(number);
         let opened = Opened {
             file,
             plain,
@@ -128,7 +141,7 @@ impl Directory {
     pub(crate) fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
         let opened = self.files.get(at.handle)?;
         if how.kills {
-            kill_privileges(&opened.plain);
+            self.kill_privileges(&opened.plain);
         }
         let written = if how.flags & libc::O_APPEND != 0 && !how.mapped {
             opened.file.append(bytes)?;
@@ -185,7 +198,7 @@ impl Directory {
             }
         };
         if kills {
-            kill_privileges(&opened.plain);
+            self.kill_privileges(&opened.plain);
         }
         let cut = opened.file.set_len(len);
         drop(opened);
@@ -201,7 +214,7 @@ impl Directory {
     pub(crate) fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         let opened = self.files.get(at.handle)?;
-        kill_privileges(&opened.plain);
+        self.kill_privileges(&opened.plain);
         let file = &opened.file;
         match mode & !KEEP {
             0 => file.reserve(at.offset, len, mode & KEEP != 0)?,
@@ -228,7 +241,7 @@ impl Directory {
     /// Copies from file to file. Fewer bytes than asked for are no error.
     pub(crate) fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
         let (source, target) = (self.files.get(from.handle)?, self.files.get(to.handle)?);
-        kill_privileges(&target.plain);
+        self.kill_privileges(&target.plain);
         let copied = copy_pieces(len, |buffer, done| {
             let n = source.file.read_at(buffer, from.offset + done)?;
             Ok(match n {
@@ -238,6 +251,18 @@ impl Directory {
         })?;
         sync_as_opened(&target.file, target.flags)?;
         Ok(copied)
+    }
+
+    /// A program that runs as its owner, or its group, does so no longer once somebody else has changed it. A mount of root's would keep that.
+    fn kill_privileges(&self, file: &fs::File) {
+        let Ok(meta) = file.metadata() else { return };
+        let mode = meta.mode();
+        let killed = without_privileges(mode);
+        if killed != mode {
+            let _mark = self.session.mark(file.as_fd());
+            // Where this process may not, the write is one that takes them away by itself.
+            let _ = file.set_permissions(fs::Permissions::from_mode(killed & 0o7777));
+        }
     }
 }
 
@@ -284,21 +309,60 @@ fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answ
     })
 }
 
-/// A program that runs as its owner, or its group, does so no longer once somebody else has changed it. A mount of root's would keep that.
-fn kill_privileges(file: &fs::File) {
-    let Ok(meta) = file.metadata() else { return };
-    let mode = meta.mode();
-    let killed = without_privileges(mode);
-    if killed != mode {
-        // Where this process may not, the write is one that takes them away by itself.
-        let _ = file.set_permissions(fs::Permissions::from_mode(killed & 0o7777));
-    }
-}
-
 /// A mode without what lets a program run as its owner or its group.
 pub(crate) fn without_privileges(mode: u32) -> u32 {
     match mode & GROUP_EXECUTES {
         0 => mode & !SET_USER,
         _ => mode & !(SET_USER | SET_GROUP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use forebay::{Config, Session};
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+    use crate::directory::open_root;
+    use crate::nodes::ROOT;
+
+    #[test]
+    fn what_is_about_to_be_open_keeps_its_descriptor() {
+        let (arenas, files) = (tempfile::tempdir_in("/dev/shm"), tempfile::tempdir());
+        let (arenas, files) = (arenas.expect("a directory"), files.expect("a directory"));
+        let mut config = Config::builder().build().expect("defaults");
+        config.session = "opening".into();
+        config.arena_dir = Some(arenas.path().to_owned());
+        config.memory = 32 << 20;
+        let session = Session::open(config).expect("a session");
+        let root = open_root(files.path()).expect("opened");
+        let directory = Directory::new(session, root, Duration::ZERO, 64).expect("served");
+        // Who opens a pipe waits for who writes to it.
+        let path = files.path().join("pipe");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("made");
+        let told = directory.look_up(ROOT, OsStr::new("pipe")).expect("found");
+        let number = told.ino.0;
+        let other = files.path().join("other");
+        thread::scope(|scope| {
+            let opening = scope.spawn(|| directory.open(number, libc::O_RDONLY));
+            thread::sleep(Duration::from_millis(100));
+            fs::rename(&path, &other).expect("renamed");
+            directory.nodes.give_back(0);
+            let known = directory.nodes.fd(number).map(drop);
+            let writes = fs::File::options().write(true).open(&other);
+            drop(writes.expect("opened"));
+            let opened = opening.join().expect("it ends");
+            if let Ok(handle) = opened {
+                directory.release(handle);
+            }
+            assert_eq!(known, Ok(()), "{opened:?}");
+        });
+        // It is closed again, or was never open.
+        directory.nodes.give_back(0);
+        let known = directory.nodes.fd(number).map(drop);
+        assert_eq!(known, Err(Failed(libc::ESTALE)));
     }
 }

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use forebay::session::marks::Mark;
 use fuser::{FileAttr, FileType, Request};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, RenameFlags, SeekFrom};
 
 use crate::directory::{Directory, kind_of, path_of, unpacked_device};
 use crate::failed::Answer;
 use crate::handles::Listing;
-use crate::nodes::Found;
+use crate::nodes::{BY_NAME, Found};
 
 /// Bytes of names that are asked for at once.
 const LISTED_BYTES: usize = 32 << 10;
@@ -92,6 +93,7 @@ impl Directory {
         let (fd, directory) = (self.nodes.fd(number)?, self.nodes.fd(parent)?);
         // A descriptor can be linked by root alone; what leads to it by everybody.
         let from = path_of(&fd);
+        let _mark = self.session.mark(fd.as_fd());
         rustix::fs::linkat(
             rustix::fs::CWD,
             from,
@@ -103,7 +105,11 @@ impl Directory {
     }
 
     pub(crate) fn unlink(&self, parent: u64, name: &OsStr, flags: AtFlags) -> Answer<()> {
-        Ok(rustix::fs::unlinkat(&self.nodes.fd(parent)?, name, flags)?)
+        let directory = self.nodes.fd(parent)?;
+        // It may have other names.
+        let held = hold(&directory, name);
+        let _mark = self.mark(&held);
+        Ok(rustix::fs::unlinkat(&directory, name, flags)?)
     }
 
     pub(crate) fn rename(
@@ -114,12 +120,20 @@ impl Directory {
     ) -> Answer<()> {
         let flags = RenameFlags::from_bits_retain(flags);
         let (from, to) = (self.nodes.fd(parent)?, self.nodes.fd(new_parent)?);
-        rustix::fs::renameat_with(&from, name, &to, new_name, flags)?;
+        {
+            let (held, replaced) = (hold(&from, name), hold(&to, new_name));
+            let _marks = (self.mark(&held), self.mark(&replaced));
+            rustix::fs::renameat_with(&from, name, &to, new_name, flags)?;
+        }
         self.nodes.named(new_parent, new_name);
         if flags.contains(RenameFlags::EXCHANGE) {
             self.nodes.named(parent, name);
         }
         Ok(())
+    }
+
+    fn mark<'a>(&'a self, held: &'a Option<OwnedFd>) -> Option<Mark<'a>> {
+        self.session.mark(held.as_ref()?.as_fd())
     }
 
     pub(crate) fn read_link(&self, number: u64) -> Answer<Vec<u8>> {
@@ -191,6 +205,11 @@ impl Directory {
         let found = self.nodes.enter(parent, name, named)?;
         Ok((file, found))
     }
+}
+
+/// What a name leads to, held since the name may not lead there afterwards.
+fn hold(directory: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
+    rustix::fs::openat(directory, name, BY_NAME, Mode::empty()).ok()
 }
 
 /// Whether a name is the directory's own or its parent's.

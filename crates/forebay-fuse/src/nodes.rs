@@ -28,7 +28,7 @@ const DEVICE_SHIFT: u32 = 48;
 /// Descriptors that are held at least, however few there may be.
 const HELD_MIN: usize = 64;
 
-const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(crate) const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What tells a file from all others that there are or have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,6 +148,11 @@ impl Nodes {
             self.hold(*number, &fd);
         }
         Ok(fd)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn give_back(&self, held_max: usize) {
+        self.table().give_back(held_max);
     }
 
     fn hold(&self, number: u64, fd: &Arc<OwnedFd>) {
@@ -345,7 +350,7 @@ mod tests {
         fs::rename(dir.path().join("a"), dir.path().join("b/a")).expect("moved");
         let again = nodes.look_up(b, OsStr::new("a")).expect("found").number;
         assert_eq!(again, a);
-        nodes.table().give_back(0);
+        nodes.give_back(0);
         assert_eq!(nodes.fd(b).map(drop), Err(Failed(libc::ESTALE)));
         assert_eq!(nodes.fd(a).map(drop), Err(Failed(libc::ESTALE)));
         // Found again from above, both are there.
@@ -369,7 +374,7 @@ mod tests {
                 .expect("found")
                 .number;
         }
-        nodes.table().give_back(0);
+        nodes.give_back(0);
         let fd = nodes.fd(number).expect("opened");
         let inode = fs::metadata(dir.path().join("a/b/c")).expect("there");
         assert_eq!(

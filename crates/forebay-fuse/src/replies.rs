@@ -171,38 +171,104 @@ pub(crate) fn list_with_attributes<F: Served>(
     from: u64,
     reply: &mut ReplyDirectoryPlus,
 ) -> Answer<()> {
-    let (mut listed, mut failed) = (0, None);
-    served.list(handle, from, |entry| {
-        listed += 1;
-        if is_dots(entry.name) {
-            // Of these two the kernel takes the name alone.
-            let told = served.attributes(number);
-            let inode = INodeNo(entry.inode);
-            return told.is_ok_and(|told| {
-                let believed = believed(served, &told);
-                let generation = generation::<F>(&told);
-                reply.add(inode, entry.next, entry.name, &believed, &told, generation)
-            });
-        }
-        let told = match served.look_up(number, entry.name) {
-            Ok(told) => told,
-            // It has gone since.
-            Err(Failed(libc::ENOENT)) => return false,
-            // The list ends before it, and the next one begins with the error.
-            Err(why) => {
-                failed = Some(why).filter(|_| listed == 1);
-                return true;
-            }
+    let mut answered = Answered::default();
+    let listed = served.list(handle, from, |entry| {
+        // Of these two the kernel takes the name alone.
+        let is_dots = is_dots(entry.name);
+        let told = match is_dots {
+            true => served.attributes(number),
+            false => served.look_up(number, entry.name),
         };
-        let believed = believed(served, &told);
-        let generation = generation::<F>(&told);
-        let is_full = reply.add(
-            told.ino, entry.next, entry.name, &believed, &told, generation,
-        );
-        if is_full {
-            served.forget(told.ino.0, 1);
+        answered.take(told, |told| {
+            let inode = match is_dots {
+                true => INodeNo(entry.inode),
+                false => told.ino,
+            };
+            let believed = believed(served, told);
+            let generation = generation::<F>(told);
+            let is_full = reply.add(inode, entry.next, entry.name, &believed, told, generation);
+            if is_full && !is_dots {
+                served.forget(told.ino.0, 1);
+            }
+            is_full
+        })
+    });
+    answered.end(listed)
+}
+
+/// How far a listing with attributes has come.
+#[derive(Default)]
+struct Answered {
+    any: bool,
+    failed: Option<Failed>,
+}
+
+impl Answered {
+    /// Takes what is told of the next name; `add` says whether there was no room for it. Whether the list ends here.
+    fn take(&mut self, told: Answer<FileAttr>, add: impl FnOnce(&FileAttr) -> bool) -> bool {
+        match told {
+            Ok(told) => {
+                let is_full = add(&told);
+                self.any |= !is_full;
+                is_full
+            }
+            // It has gone since.
+            Err(Failed(libc::ENOENT)) => false,
+            // The list ends before it.
+            Err(why) => {
+                self.failed = Some(why);
+                true
+            }
         }
-        is_full
-    })?;
-    failed.map_or(Ok(()), Err)
+    }
+
+    /// An error after the first name is the next answer's, which begins with it: an empty one is the directory's end.
+    fn end(self, listed: Answer<()>) -> Answer<()> {
+        match self.any {
+            true => Ok(()),
+            false => listed.and(self.failed.map_or(Ok(()), Err)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a listing answers of which this is told: how many names, or an error. There is room for so many.
+    fn answer(told: &[Answer<()>], room: usize) -> Answer<usize> {
+        let (mut answered, mut names) = (Answered::default(), 0);
+        for told in told {
+            let is_over = answered.take(told.map(|()| absent()), |_| {
+                let is_full = names == room;
+                names += usize::from(!is_full);
+                is_full
+            });
+            if is_over {
+                break;
+            }
+        }
+        answered.end(Ok(())).map(|()| names)
+    }
+
+    #[test]
+    fn an_answer_without_a_name_is_the_directorys_end_or_an_error() {
+        let (gone, fails) = (Err(Failed(libc::ENOENT)), Err(Failed(libc::ESTALE)));
+        assert_eq!(answer(&[], 9), Ok(0));
+        assert_eq!(answer(&[gone, gone], 9), Ok(0));
+        assert_eq!(answer(&[gone, Ok(()), gone, Ok(())], 9), Ok(2));
+        // Every look-up fails, the first or a later one.
+        assert_eq!(answer(&[fails, fails], 9), Err(Failed(libc::ESTALE)));
+        assert_eq!(answer(&[gone, fails], 9), Err(Failed(libc::ESTALE)));
+        // What there is is told first.
+        assert_eq!(answer(&[Ok(()), fails, Ok(())], 9), Ok(1));
+        assert_eq!(answer(&[Ok(()), Ok(()), fails], 1), Ok(1));
+        let answered = Answered {
+            any: true,
+            failed: None,
+        };
+        assert_eq!(answered.end(Err(Failed(libc::EIO))), Ok(()));
+        let failed = Answered::default().end(Err(Failed(libc::EIO)));
+        assert_eq!(failed, Err(Failed(libc::EIO)));
+    }
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use rustix::fs::{
@@ -10,7 +11,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::scene::Scene;
+use crate::place::{Process, is_managed};
+use crate::scene::{Scene, can_mount};
 
 #[test]
 fn files_are_renamed_linked_and_removed() {
@@ -94,6 +96,16 @@ fn times_before_1970_have_the_second_that_was_set() {
     for scene in Scene::each("old-times", &[]) {
         let (path, there) = scene.both("file");
         let file = File::create(&path).expect("made");
+        // The first second that there is the file system may not have.
+        let first = Timespec {
+            tv_sec: i64::MIN,
+            tv_nsec: 0,
+        };
+        let times = Timestamps {
+            last_access: first,
+            last_modification: first,
+        };
+        rustix::fs::futimens(&file, &times).expect("set");
         for (seconds, nanoseconds) in [(-2, 500_000_000), (-1, 999_999_999), (-3, 0), (0, 5)] {
             let time = Timespec {
                 tv_sec: seconds,
@@ -173,6 +185,56 @@ fn modes_times_and_attributes_are_the_directorys() {
         );
         scene.end();
     }
+}
+
+/// A `struct vfs_cap_data` of the second version: it is in effect, and allows to bind to low ports.
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// The kernel takes privileges from what is written by whoever may not give them, as the mount of a user may not.
+#[test]
+fn a_file_keeps_privileges_that_it_got_while_it_owed_bytes() {
+    let mut scene = Scene::unmounted("privileges");
+    if !can_mount() || !is_managed(&scene.directory) {
+        return;
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    let program = env!("CARGO_BIN_EXE_forebay");
+    let without = ["setpriv", "--bounding-set", "-fsetid"];
+    let words: Vec<_> = without[if is_root { 0 } else { 3 }..]
+        .iter()
+        .chain(&[program, "mount", "--linger", "0.3"])
+        .copied()
+        .collect();
+    let mut command = scene.place.in_place(Command::new(words[0]), &words[1..]);
+    command.arg(&scene.directory).arg(&scene.point);
+    let child = command.stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut process = Process::new(child);
+    let said = process.first_line();
+    assert!(said.contains(", session "), "{said}");
+    scene.process = Some(process);
+    for mode in [0o4644, 0o6655, 0o2610] {
+        let (path, there) = scene.both(&format!("{mode:o}"));
+        let mut file = File::create(&path).expect("made");
+        file.write_all(b"bytes").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
+        drop(file);
+        let is = fs::metadata(&there).expect("known").mode() & 0o7777;
+        assert_eq!(is, mode, "{is:o}");
+        assert_eq!(fs::read(&there).expect("read"), b"bytes");
+    }
+    if is_root {
+        let (path, there) = scene.both("capable");
+        let mut file = File::create(&path).expect("made");
+        file.write_all(b"bytes").expect("written");
+        let name = "security.capability";
+        rustix::fs::setxattr(&path, name, &CAPABILITY, XattrFlags::empty()).expect("set");
+        drop(file);
+        let mut value = [0; 20];
+        let len = rustix::fs::getxattr(&there, name, &mut value[..]);
+        assert_eq!((len, value), (Ok(20), CAPABILITY));
+        assert_eq!(fs::read(&there).expect("read"), b"bytes");
+    }
+    scene.end();
 }
 
 #[test]

@@ -316,28 +316,6 @@ impl Glance {
         closing::take_back(&self.arena, id)
     }
 
-    /// Whether an inode is still to get the time of its close.
-    pub fn is_to_get_time(&self, (device, inode): (u64, u64)) -> bool {
-        table::find(&self.arena, device, inode).is_some_and(|id| {
-            self.arena.file_unchecked(id).flags.load(Ordering::SeqCst) & CLOSING != 0
-        })
-    }
-
-    /// The program has given such an inode this modification time, which it keeps. `false`: it has got the other one meanwhile, and is to be
-    /// given its own again.
-    pub fn time_is_set(&self, (device, inode): (u64, u64), mtime_ns: i128) -> bool {
-        let Some(id) = table::find(&self.arena, device, inode) else {
-            return false;
-        };
-        let entry = self.arena.file_unchecked(id);
-        let is_set = closed::set_time(entry, mtime_ns);
-        if !is_set && entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
-            // A time that the entry cannot hold: what is still to be written would move it.
-            closing::await_end(&self.arena, id);
-        }
-        is_set
-    }
-
     /// As [`Glance::await_closed`], of all inodes.
     pub fn await_all_closed(&self) {
         for id in (0..self.arena.counts().files).map(FileId) {

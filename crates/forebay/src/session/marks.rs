@@ -7,12 +7,13 @@
 use std::os::fd::BorrowedFd;
 
 use super::Session;
-use super::glance::Glance;
+use super::glance::{Glance, known_entry};
 use crate::device::DeviceStat;
 use crate::device::file::since_1970;
+use crate::file::closing;
 use crate::ids::FileId;
 use crate::member::gone::{Place, is_another, may_be_gone};
-use crate::member::table;
+use crate::member::{closed, table};
 use crate::memory::arena::Arena;
 use crate::memory::files::CLOSING;
 use crate::sync::Ordering;
@@ -29,26 +30,37 @@ impl Glance {
     /// The caller is about to change the inode behind a descriptor, which may be one that only names it. `None`: nothing is to be
     /// noted, because nobody of the session uses the file, or because others have changed it already.
     pub fn mark<'a>(&'a self, fd: BorrowedFd<'a>) -> Option<Mark<'a>> {
-        let arena = self.arena();
-        let found = stat::stat(fd).ok()?;
-        let known = self.known(found.device, found.inode)?;
-        let entry = arena.file_unchecked(known.id);
-        let is_other = || may_be_gone(arena, entry) && is_another(entry, Place::of(fd));
-        let by_others = || table::is_changed(entry, &as_device(&found), arena.counts().threads);
-        if !known.in_use || is_other() || by_others() {
-            return None;
-        }
-        let mark = Mark {
-            arena,
-            id: known.id,
-            fd,
-        };
-        mark.note();
-        Some(mark)
+        Mark::begin(self.arena(), fd)
+    }
+
+    /// Whether an inode is still to get the time of its close.
+    pub fn is_to_get_time(&self, file: (u64, u64)) -> bool {
+        is_to_get_time(self.arena(), file)
+    }
+
+    /// The program has given such an inode this modification time, which it keeps. `false`: it has got the other one meanwhile, and is to be
+    /// given its own again.
+    pub fn time_is_set(&self, file: (u64, u64), mtime_ns: i128) -> bool {
+        time_is_set(self.arena(), file, mtime_ns)
     }
 }
 
 impl Session {
+    /// As [`Glance::mark`].
+    pub fn mark<'a>(&'a self, fd: BorrowedFd<'a>) -> Option<Mark<'a>> {
+        Mark::begin(&self.shared.arena, fd)
+    }
+
+    /// As [`Glance::is_to_get_time`].
+    pub fn is_to_get_time(&self, file: (u64, u64)) -> bool {
+        is_to_get_time(&self.shared.arena, file)
+    }
+
+    /// As [`Glance::time_is_set`].
+    pub fn time_is_set(&self, file: (u64, u64), mtime_ns: i128) -> bool {
+        time_is_set(&self.shared.arena, file, mtime_ns)
+    }
+
     /// The only name that a file had has been taken away, as far as the caller knows: a file that was given that name meanwhile loses what of it
     /// is clean in memory.
     pub fn forget_removed(&self, (device, inode): (u64, u64)) {
@@ -61,7 +73,40 @@ impl Session {
     }
 }
 
-impl Mark<'_> {
+fn is_to_get_time(arena: &Arena, (device, inode): (u64, u64)) -> bool {
+    table::find(arena, device, inode)
+        .is_some_and(|id| arena.file_unchecked(id).flags.load(Ordering::SeqCst) & CLOSING != 0)
+}
+
+fn time_is_set(arena: &Arena, (device, inode): (u64, u64), mtime_ns: i128) -> bool {
+    let Some(id) = table::find(arena, device, inode) else {
+        return false;
+    };
+    let entry = arena.file_unchecked(id);
+    let is_set = closed::set_time(entry, mtime_ns);
+    if !is_set && entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
+        // A time that the entry cannot hold: what is still to be written would move it.
+        closing::await_end(arena, id);
+    }
+    is_set
+}
+
+impl<'a> Mark<'a> {
+    fn begin(arena: &'a Arena, fd: BorrowedFd<'a>) -> Option<Self> {
+        let found = stat::stat(fd).ok()?;
+        let id = table::find(arena, found.device, found.inode)?;
+        let known = known_entry(arena, id)?;
+        let entry = arena.file_unchecked(id);
+        let is_other = || may_be_gone(arena, entry) && is_another(entry, Place::of(fd));
+        let by_others = || table::is_changed(entry, &as_device(&found), arena.counts().threads);
+        if !known.in_use || is_other() || by_others() {
+            return None;
+        }
+        let mark = Mark { arena, id, fd };
+        mark.note();
+        Some(mark)
+    }
+
     fn note(&self) {
         let entry = self.arena.file_unchecked(self.id);
         entry.show_change();
