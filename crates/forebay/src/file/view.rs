@@ -332,7 +332,8 @@ pub enum After {
     Cut,
 }
 
-/// Pins the frame of a block for the process with the number `holder`, once it has one in which all of the block is.
+/// Pins the frame of a block for the process with the number `holder`, once it has one in which all of the block is, or what is asked for where the
+/// device cannot read more.
 ///
 /// # Errors
 /// As for [`Core::operate`].
@@ -347,11 +348,14 @@ pub fn pin_block<'a>(
     loop {
         let step = core.operate(me, |operation| {
             try_pin(core, operation, holder, segment, (pins, cold))
-        })?;
-        if let Some(after) = step {
-            return Ok(after);
+        });
+        match step {
+            Ok(Some(after)) => return Ok(after),
+            Ok(None) => cold.find_frames(core, me),
+            // It may be a page that was not asked for.
+            Err(Halt::Failed(Error::Device { .. })) if cold.read_apart(segment.block) => {}
+            Err(halt) => return Err(halt),
         }
-        cold.find_frames(core, me);
     }
 }
 
@@ -369,7 +373,10 @@ fn try_pin(
     if entry.size.load(Ordering::Acquire) < end {
         return Ok(Some(After::Cut));
     }
-    let absent = crate::flush::select::pages_within_size(&guard, entry) & !guard.valid();
+    let mut absent = crate::flush::select::pages_within_size(&guard, entry) & !guard.valid();
+    if cold.is_read_apart(segment.block) {
+        absent &= segment.touched();
+    }
     if absent != 0 {
         let missing = (segment.block, absent);
         return cold.bring(core, operation, guard, missing).map(|()| None);
