@@ -47,6 +47,10 @@ use crate::sys::addresses::Access;
 use crate::sys::forks::Owned;
 use crate::sys::memory::AlignedBytes;
 
+/// Steps for one block that may come to nothing, since what memory has of it goes each time: a copy is made, whose reads end. One time takes three
+/// at most: frames are found, the device is read, the bytes are kept.
+const STEPS_MAX: u32 = 24;
+
 /// The bytes of a range of a file, as they were when the view was taken. They stay so, whatever happens to the file.
 ///
 /// ```
@@ -88,7 +92,8 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Whether it is a copy: the file is the kernel's, as much is pinned as may be, or the frames cannot be mapped side by side.
+    /// Whether it is a copy: the file is the kernel's, as much is pinned as may be, the frames cannot be mapped side by side, or memory
+    /// has lost again and again what was read.
     pub fn is_copy(&self) -> bool {
         matches!(self.memory, Memory::Copy(_))
     }
@@ -326,7 +331,7 @@ fn pin_range<'a>(
 pub enum After {
     /// Its frame is pinned.
     Done,
-    /// As much is pinned as may be.
+    /// As much is pinned as may be, or what has been read of it has left memory again and again.
     Full,
     /// The file ends before.
     Cut,
@@ -345,7 +350,7 @@ pub fn pin_block<'a>(
     segment: &Segment,
     (pins, cold): (&mut Vec<Pin>, &mut Cold<'a>),
 ) -> std::result::Result<After, Halt> {
-    loop {
+    for _ in 0..STEPS_MAX {
         let step = core.operate(me, |operation| {
             try_pin(core, operation, holder, segment, (pins, cold))
         });
@@ -357,6 +362,7 @@ pub fn pin_block<'a>(
             Err(halt) => return Err(halt),
         }
     }
+    Ok(After::Full)
 }
 
 /// `None`: something was missing, and has been read, or frames are to be found for it.
