@@ -12,6 +12,7 @@ use forebay::frame::header::Usage;
 use forebay::frame::slots;
 use forebay::ids::BlockIndex;
 use forebay::keeper::ahead::Prefetcher;
+use forebay::keeper::check::check;
 use forebay::sim::device::{
     Before, Call, CallKind, FaultPlan, Kinds, SimDisk, SimOptions, Verdict, Wrapped,
 };
@@ -395,4 +396,6 @@ fn a_page_that_cannot_be_read_keeps_no_view_from_others() {
         let there = bytes(range.start, (range.end - range.start) as usize);
         assert!(view[..] == there, "{range:?}");
     }
+    drop(views);
+    assert_eq!(check(&session.shared().arena).map(|_| ()), Ok(()));
 }
