@@ -202,6 +202,8 @@ lints() {
     check 'lints' cargo clippy --quiet --workspace --all-targets -- -D warnings
     check 'lints with sim' \
         cargo clippy --quiet --workspace --all-targets --features forebay/sim -- -D warnings
+    check 'lints of schedules' \
+        cargo clippy --quiet --package forebay --lib --test schedule --features shuttle -- -D warnings
     check documentation env RUSTDOCFLAGS='-D warnings' \
         cargo doc --quiet --workspace --no-deps --features forebay/sim
     check 'what is installed builds by itself' cargo check --quiet --package forebay-cli --package forebay-preload

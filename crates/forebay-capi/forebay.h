@@ -170,8 +170,9 @@ int forebay_close(struct forebay_file *file);
 
 // Reads up to `count` bytes from `offset` on into `buffer`.
 //
-// Returns the number of bytes, fewer than `count` only at the file's end, 0 beyond it; or -1 with EBADF when the file is not open for
-// reading, EINVAL for a negative offset or a count beyond SSIZE_MAX, or what the device says.
+// Returns the number of bytes, fewer than `count` only at the file's end, 0 beyond it, and before bytes that cannot be read, of which the next read
+// says so; or -1 with EBADF when the file is not open for reading, EINVAL for a negative offset or a count beyond SSIZE_MAX, or what the device says
+// of the first byte.
 //
 // The caller's part:
 // `file` is an open handle; `buffer` is valid for writes of `count` bytes.

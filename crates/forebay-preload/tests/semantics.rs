@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-const PLACES: [(&str, &str); 10] = [
+const PLACES: [(&str, &str); 11] = [
     ("preload", "crates/forebay-preload/tests"),
     ("engine", "crates/forebay/tests"),
     ("unit", "crates/forebay/src"),
@@ -12,6 +12,7 @@ const PLACES: [(&str, &str); 10] = [
     ("pool", "crates/forebay-pool/src"),
     ("pools", "crates/forebay-pool/tests"),
     ("pmem", "crates/forebay-pmem/src"),
+    ("python", "crates/forebay-python/tests"),
     ("whole", "tests/programs"),
 ];
 
@@ -56,6 +57,8 @@ fn is_in(text: &str, path: &str, name: &str) -> bool {
             format!("same \"{name}\" "),
             format!("if wanted {name}; then"),
         ]
+    } else if path.ends_with(".py") {
+        vec![format!("def {name}(")]
     } else {
         // A function, or a case of a macro.
         vec![format!("fn {name}()"), format!("    {name}: \"")]

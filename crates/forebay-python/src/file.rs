@@ -57,7 +57,7 @@ impl NativeFile {
 
 #[pymethods]
 impl NativeFile {
-    /// Up to `size` bytes from `offset` on, as new `bytes`; fewer at the file's end only.
+    /// Up to `size` bytes from `offset` on, as new `bytes`; fewer only at the file's end, and before bytes that cannot be read.
     fn read_at<'py>(
         &self,
         py: Python<'py>,
@@ -94,7 +94,8 @@ impl NativeFile {
         object_of(kind, view)
     }
 
-    /// Reads into an object's memory. Returns how many bytes: fewer than there is room for at the file's end only.
+    /// Reads into an object's memory. Returns how many bytes: fewer than there is room for only at the file's end, and before bytes that cannot be
+    /// read.
     fn readinto_at(
         &self,
         py: Python<'_>,

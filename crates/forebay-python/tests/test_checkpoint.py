@@ -92,6 +92,21 @@ def test_checkpoints_go_through_both(session, tmp_path, writes, reads):
         assert (path / "__0_0.distcp").stat().st_size < 1_300_000
 
 
+def test_what_is_read_in_parts_is_whole(session, tmp_path, monkeypatch):
+    """As where a byte of the next part cannot be read, and can the next time."""
+
+    def read_at(file, size, offset):
+        return file._native.read_at(min(size, 100), offset)
+
+    def readinto_at(file, buffer, offset):
+        return file._native.readinto_at(memoryview(buffer)[:100], offset)
+
+    save(Writer(tmp_path, session), some())
+    monkeypatch.setattr(forebay.File, "read_at", read_at)
+    monkeypatch.setattr(forebay.File, "readinto_at", readinto_at)
+    assert_same(load(Reader(tmp_path, session)))
+
+
 def of_rank(rank):
     return {"both": torch.arange(1000.0), f"of {rank}": torch.full((50_000,), float(rank)), "step": 3}
 

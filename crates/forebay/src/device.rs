@@ -99,7 +99,7 @@ pub trait DeviceFile: Send + Sync {
     /// Alignment, abilities and identity.
     fn caps(&self) -> &Caps;
     /// Direct read. Offset, length and memory must be aligned as [`Caps`] says. Returns the bytes
-    /// read; less than asked for only at the end of the file.
+    /// read; less than asked for only at the end of the file, and before bytes that cannot be read.
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize>;
     /// Reads what the kernel has in its own cache, all of it, without the device; memory of any alignment. `None`: it does not, or
     /// nobody knows. Fewer bytes than asked for are no error.

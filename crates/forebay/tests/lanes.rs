@@ -294,7 +294,7 @@ fn a_reader_that_has_died_beside_a_writer_counts_as_none() {
     assert_eq!((entry.writers(), entry.opens()), (1, 1), "its writer");
     assert!(unites(), "by its writer alone");
     assert!(shared.is_open_once(id));
-    std::mem::forget(reader);
+    drop(reader);
     drop(file);
     soon("nobody's", || entry.opens() == 0);
 }

@@ -12,6 +12,7 @@ use forebay::frame::header::Usage;
 use forebay::frame::slots;
 use forebay::ids::BlockIndex;
 use forebay::keeper::ahead::Prefetcher;
+use forebay::keeper::check::check;
 use forebay::sim::device::{
     Before, Call, CallKind, FaultPlan, Kinds, SimDisk, SimOptions, Verdict, Wrapped,
 };
@@ -318,22 +319,25 @@ fn a_read_gives_what_comes_before_an_error() {
     );
 }
 
-/// The last page of the second block cannot be read. Whoever does not ask for it does not hear of it, and whoever does gets what comes before.
-#[test]
-fn a_page_that_cannot_be_read_takes_no_other_with_it() {
-    struct BadPage;
-    impl Before for BadPage {
-        fn before(&self, call: &Call) -> Verdict {
-            let (start, end) = (call.offset, call.offset + call.len);
-            let meets = start < 2 * BLOCK && end > 2 * BLOCK - PAGE as u64;
-            match call.kind {
-                CallKind::ReadDirect if meets => {
-                    Verdict::Fail(std::io::Error::from_raw_os_error(libc::EIO))
-                }
-                _ => Verdict::Proceed,
+/// The last page of the second block cannot be read.
+struct BadPage;
+
+impl Before for BadPage {
+    fn before(&self, call: &Call) -> Verdict {
+        let (start, end) = (call.offset, call.offset + call.len);
+        let meets = start < 2 * BLOCK && end > 2 * BLOCK - PAGE as u64;
+        match call.kind {
+            CallKind::ReadDirect if meets => {
+                Verdict::Fail(std::io::Error::from_raw_os_error(libc::EIO))
             }
+            _ => Verdict::Proceed,
         }
     }
+}
+
+/// Whoever does not ask for it does not hear of it, and whoever does gets what comes before.
+#[test]
+fn a_page_that_cannot_be_read_takes_no_other_with_it() {
     let (session, file) = scene(&Arc::new(BadPage), 4);
     let bad = 2 * BLOCK - PAGE as u64;
     let errno = |offset: u64, len: usize| {
@@ -358,4 +362,40 @@ fn a_page_that_cannot_be_read_takes_no_other_with_it() {
         assert!(found[..there] == bytes(offset, there));
         assert_eq!(errno(offset + there as u64, PAGE), Err(libc::EIO));
     }
+}
+
+/// What was viewed stays so when the rest of its block has come, and been written.
+#[test]
+fn a_page_that_cannot_be_read_keeps_no_view_from_others() {
+    let (session, file) = scene(&Arc::new(BadPage), 4);
+    let bad = 2 * BLOCK - PAGE as u64;
+    let mut views = Vec::new();
+    let mut view_and_check = |range: std::ops::Range<u64>| {
+        let view = file.view(range.clone()).expect("a view");
+        // The arena has no file here, so that frames are not mapped side by side.
+        assert!(
+            !view.is_copy() || range.end - range.start > BLOCK,
+            "{range:?}"
+        );
+        views.push((range, view));
+    };
+    view_and_check(0..bad);
+    view_and_check(bad - 100..bad);
+    drop_clean(&session, &file);
+    view_and_check(BLOCK + 4096..BLOCK + 4097);
+    view_and_check(BLOCK + 8000..bad - 8000);
+    view_and_check(2 * BLOCK..4 * BLOCK);
+    for range in [0..4 * BLOCK, bad..bad + 1, bad - 1..2 * BLOCK] {
+        let view = file.view(range.clone());
+        let errno = view.map_err(|error| error.errno()).map(|_| ());
+        assert_eq!(errno, Err(libc::EIO), "{range:?}");
+    }
+    file.write_at(&vec![1; 4 * BLOCK as usize], 0)
+        .expect("written");
+    for (range, view) in &views {
+        let there = bytes(range.start, (range.end - range.start) as usize);
+        assert!(view[..] == there, "{range:?}");
+    }
+    drop(views);
+    assert_eq!(check(&session.shared().arena).map(|_| ()), Ok(()));
 }

@@ -17,7 +17,7 @@ use common::{Engine, Store};
 use forebay::config::Coherence;
 use forebay::evict::evict_file;
 use forebay::keeper::check::check;
-use forebay::limits::BLOCK_BYTES;
+use forebay::limits::{BLOCK_BYTES, HUGE_BYTES};
 use forebay::memory::pins;
 use forebay::sim::device::{
     CallKind, FaultPlan, Kinds, Outcome, Repeat, SimDisk, SimOptions, Wrapped,
@@ -330,7 +330,6 @@ fn missing_blocks_are_read_at_once() {
     audit(&session, "after cold views");
 }
 
-/// A view is whole or an error, and what could be read before it harms nobody.
 /// The kernel has all of it in memory as well: somebody has copied the file to where it is.
 #[test]
 fn what_views_have_shown_is_in_memory_after_a_close() {
@@ -356,21 +355,38 @@ fn what_views_have_shown_is_in_memory_after_a_close() {
     }
 }
 
+/// A view is whole or an error, and what could be read before it harms nobody.
 #[test]
 fn a_device_that_fails_leaves_nothing_of_a_view() {
     let reads = Kinds::of(&[CallKind::ReadDirect]);
     let content = bytes(16, 20 * BLOCK);
     for n in 0..4 {
-        let plan = FaultPlan::nth(n, reads, Outcome::Errno(libc::EIO), Repeat::Once);
+        let plan = FaultPlan::nth(n, reads, Outcome::Errno(libc::EIO), Repeat::ForEver);
         let (session, file) = cold(&plan, &content);
-        let view = file.view(0..u64::MAX);
-        match view {
+        match file.view(0..u64::MAX) {
             Err(error) => assert_eq!(error.errno(), libc::EIO),
             Ok(view) => assert!(view[..] == content[..] && n == 3, "call {n}"),
         }
-        assert_eq!((plan.tripped(), pinned(&session)), (u64::from(n < 3), 0));
-        let view = file.view(0..u64::MAX).expect("once more");
+        assert_eq!((plan.tripped() > 0, pinned(&session)), (n < 3, 0));
+        let there = (n * HUGE_BYTES as u64).min(20 * BLOCK);
+        let view = file.view(0..there).expect("what was read");
+        assert!(view[..] == content[..there as usize]);
+        drop(view);
+        audit(&session, "after a failure");
+    }
+}
+
+/// Once: what was asked for is read again.
+#[test]
+fn a_device_that_fails_once_keeps_no_view_from_anybody() {
+    let reads = Kinds::of(&[CallKind::ReadDirect]);
+    let content = bytes(17, 20 * BLOCK);
+    for n in 0..3 {
+        let plan = FaultPlan::nth(n, reads, Outcome::Errno(libc::EIO), Repeat::Once);
+        let (session, file) = cold(&plan, &content);
+        let view = file.view(0..u64::MAX).expect("a view");
         assert!(view[..] == content[..]);
+        assert_eq!(plan.tripped(), 1);
         drop(view);
         audit(&session, "after a failure");
     }

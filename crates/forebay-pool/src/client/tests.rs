@@ -23,6 +23,29 @@ const EPOCH: Epoch = Epoch(1);
 const TERM: u64 = 1000;
 const UNIT: u64 = 32;
 
+/// A right as a server without other clients grants it, which counts its answers; `ask` is the request.
+pub(super) fn granted(ask: &Message, stamp: u64) -> Message {
+    let Message::Ask {
+        epoch,
+        number,
+        file,
+        need,
+        right,
+        ..
+    } = *ask
+    else {
+        panic!("{ask:?} is no request for a right");
+    };
+    Message::Granted {
+        epoch,
+        number,
+        file,
+        range: need,
+        right,
+        stamp,
+    }
+}
+
 /// A client, and what it has sent that nobody has answered.
 struct Desk {
     client: Client,
@@ -101,24 +124,9 @@ impl Desk {
     /// Answers one message as a server without other clients does; a block that is read holds `bytes`, or the size of two blocks.
     fn answer(&mut self, message: &Message, bytes: u8) {
         match *message {
-            Message::Ask {
-                epoch,
-                number,
-                file,
-                need,
-                right,
-                ..
-            } => {
+            Message::Ask { .. } => {
                 self.stamp += 1;
-                let granted = Message::Granted {
-                    epoch,
-                    number,
-                    file,
-                    range: need,
-                    right,
-                    stamp: self.stamp,
-                };
-                self.tell(SERVER, granted);
+                self.tell(SERVER, granted(message, self.stamp));
             }
             Message::Read {
                 number, ref parts, ..

@@ -14,6 +14,7 @@ use super::check::CELL;
 use crate::client::{Changes, Entry, Facts, Kind, Mode, Operation};
 use crate::ids::{Client, File, Node};
 use crate::mistakes::{Mistake, plant};
+use crate::random::Random;
 use crate::rope::Rope;
 use befalling::befall;
 
@@ -100,17 +101,21 @@ fn bytes(value: u64, cells: u64) -> Rope {
     all.into()
 }
 
+fn some_mode(random: &mut Random) -> Mode {
+    if random.chance(500) {
+        Mode::Remote
+    } else {
+        Mode::Local
+    }
+}
+
 fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
     let files: Vec<File> = world.files.iter().copied().collect();
     let random = &mut world.random;
     let file = files[random.below(files.len() as u64) as usize];
     let offset = random.below(CELLS) * CELL;
     let cells = 1 + random.below((CELLS - offset / CELL).min(12));
-    let mode = if random.chance(500) {
-        Mode::Remote
-    } else {
-        Mode::Local
-    };
+    let mode = some_mode(random);
     if scene.grows() {
         return growing::growing(random, file, value);
     }
@@ -391,6 +396,18 @@ fn holds_in(scene: Scene, seed: u64, steps: u64) -> World {
         .unwrap_or_else(|fault| panic!("seed {seed}, {scene:?}, {steps} steps: {fault}"))
 }
 
+/// As many pools as the environment says.
+fn all_hold(scenes: [Scene; 2]) {
+    let first = told("TEST_SEED").unwrap_or(1);
+    let pools = told("TEST_POOLS").unwrap_or(200);
+    let steps = told("TEST_STEPS").unwrap_or(120);
+    for seed in first..first + pools {
+        for scene in scenes {
+            holds_in(scene, seed, steps);
+        }
+    }
+}
+
 pub(super) fn told(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -477,15 +494,18 @@ fn planted_mistakes_are_found() {
     }
 }
 
+/// By the seeds of every day.
+fn assert_found(mistake: Mistake, scene: Scene) {
+    plant(Some(mistake));
+    let found = (1..201).find(|seed| ill_of(scene, *seed, 120) == Some(Ill::Wrong));
+    plant(None);
+    println!("{mistake:?}, {scene:?}: found by seed {found:?}");
+    assert!(found.is_some(), "{mistake:?}, {scene:?}: it is not found");
+}
+
 #[test]
 fn planted_mistakes_of_rulers_are_found() {
     for mistake in [Mistake::OldRulerRules, Mistake::AnswersUnsaved] {
-        plant(Some(mistake));
-        let ill_of = |seed: &u64| ill_of(Scene::Rulers, *seed, 120) == Some(Ill::Wrong);
-        // The seeds of every day.
-        let found = (1..201).find(ill_of);
-        plant(None);
-        println!("{mistake:?}: found by seed {found:?}");
-        assert!(found.is_some(), "{mistake:?} is not found");
+        assert_found(mistake, Scene::Rulers);
     }
 }

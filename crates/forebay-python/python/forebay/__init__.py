@@ -236,11 +236,11 @@ class File(io.RawIOBase):
     # Positional calls.
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes from `offset` on; fewer at the file's end only."""
+        """Up to `size` bytes from `offset` on; fewer only at the file's end, and before bytes that cannot be read: a read that begins with these raises."""
         return self._native.read_at(size, offset)
 
     def readinto_at(self, buffer: Any, offset: int) -> int:
-        """Reads into a writable buffer. Returns how many bytes: fewer than it has room for at the file's end only."""
+        """Reads into a writable buffer. Returns how many bytes: fewer than it has room for only at the file's end, and before bytes that cannot be read."""
         return self._native.readinto_at(buffer, offset)
 
     def view(self, offset: int = 0, length: Optional[int] = None, *, writable: bool = False) -> View:

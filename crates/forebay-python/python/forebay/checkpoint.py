@@ -20,7 +20,7 @@ from torch.futures import Future
 
 import forebay
 
-from .numpy import _write_whole
+from .numpy import _How, _memory, _write_whole
 from .torch import _load_range, _save_to, _Sink
 
 try:
@@ -223,7 +223,7 @@ class Reader(_Directory, _storage.StorageReader):
         if getattr(place, "transform_descriptors", None):
             raise ValueError(f"{file.name}: {item.storage_index.fqn} is packed, which is not read here")
         if item.type == _planner.LoadItemType.BYTE_IO:
-            planner.load_bytes(item, io.BytesIO(file.read_at(place.length, place.offset)))
+            planner.load_bytes(item, io.BytesIO(_memory(file, place.offset, place.length, _How(copy=True))))
             return
         tensor = _load_range(file, place.offset, place.length, "cpu", True, False, {})
         for side, (first, count) in enumerate(zip(item.storage_offsets, item.lengths)):

@@ -56,7 +56,7 @@ fn whole(
     }
 }
 
-/// Reads at an offset: fewer bytes than asked for at the file's end only.
+/// Reads at an offset: fewer bytes than asked for only at the file's end, and before bytes that cannot be read.
 pub(super) fn read_by_kernel(file: &fs::File, bytes: &mut [u8], offset: u64) -> Result<usize> {
     let read = whole(bytes.len(), |from| {
         file.read_at(&mut bytes[from..], offset.saturating_add(from as u64))

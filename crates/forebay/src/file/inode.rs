@@ -197,7 +197,7 @@ impl Inode {
         if done { Ok(()) } else { Err(sequential) }
     }
 
-    /// Reads at `offset`. Returns how many bytes: fewer than asked for only at the file's end.
+    /// Reads at `offset`. Returns how many bytes: fewer than asked for only at the file's end, and before bytes that cannot be read.
     ///
     /// # Safety
     /// As for [`Inode::read_at_once`].

@@ -148,7 +148,7 @@ unsafe fn read_so(
 }
 
 /// Reads a segment, or more of the `rest` of the request, which begins with it, if that goes straight. How many bytes: fewer than the segment
-/// has only at the file's end, or where the target ends.
+/// has only at the file's end, before what cannot be read, or where the target ends.
 ///
 /// # Safety
 /// `target` is valid for `rest` bytes.

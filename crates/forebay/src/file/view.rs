@@ -47,6 +47,10 @@ use crate::sys::addresses::Access;
 use crate::sys::forks::Owned;
 use crate::sys::memory::AlignedBytes;
 
+/// Steps for one block that may come to nothing, since what memory has of it goes each time: a copy is made, whose reads end. One time takes three
+/// at most: frames are found, the device is read, the bytes are kept.
+const STEPS_MAX: u32 = 24;
+
 /// The bytes of a range of a file, as they were when the view was taken. They stay so, whatever happens to the file.
 ///
 /// ```
@@ -88,7 +92,8 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Whether it is a copy: the file is the kernel's, as much is pinned as may be, or the frames cannot be mapped side by side.
+    /// Whether it is a copy: the file is the kernel's, as much is pinned as may be, the frames cannot be mapped side by side, or memory
+    /// has lost again and again what was read.
     pub fn is_copy(&self) -> bool {
         matches!(self.memory, Memory::Copy(_))
     }
@@ -326,13 +331,14 @@ fn pin_range<'a>(
 pub enum After {
     /// Its frame is pinned.
     Done,
-    /// As much is pinned as may be.
+    /// As much is pinned as may be, or what has been read of it has left memory again and again.
     Full,
     /// The file ends before.
     Cut,
 }
 
-/// Pins the frame of a block for the process with the number `holder`, once it has one in which all of the block is.
+/// Pins the frame of a block for the process with the number `holder`, once it has one in which all of the block is, or what is asked for where the
+/// device cannot read more.
 ///
 /// # Errors
 /// As for [`Core::operate`].
@@ -344,15 +350,19 @@ pub fn pin_block<'a>(
     segment: &Segment,
     (pins, cold): (&mut Vec<Pin>, &mut Cold<'a>),
 ) -> std::result::Result<After, Halt> {
-    loop {
+    for _ in 0..STEPS_MAX {
         let step = core.operate(me, |operation| {
             try_pin(core, operation, holder, segment, (pins, cold))
-        })?;
-        if let Some(after) = step {
-            return Ok(after);
+        });
+        match step {
+            Ok(Some(after)) => return Ok(after),
+            Ok(None) => cold.find_frames(core, me),
+            // It may be a page that was not asked for.
+            Err(Halt::Failed(Error::Device { .. })) if cold.read_apart(segment.block) => {}
+            Err(halt) => return Err(halt),
         }
-        cold.find_frames(core, me);
     }
+    Ok(After::Full)
 }
 
 /// `None`: something was missing, and has been read, or frames are to be found for it.
@@ -369,7 +379,10 @@ fn try_pin(
     if entry.size.load(Ordering::Acquire) < end {
         return Ok(Some(After::Cut));
     }
-    let absent = crate::flush::select::pages_within_size(&guard, entry) & !guard.valid();
+    let mut absent = crate::flush::select::pages_within_size(&guard, entry) & !guard.valid();
+    if cold.is_read_apart(segment.block) {
+        absent &= segment.touched();
+    }
     if absent != 0 {
         let missing = (segment.block, absent);
         return cold.bring(core, operation, guard, missing).map(|()| None);

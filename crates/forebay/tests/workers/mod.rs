@@ -84,15 +84,25 @@ pub struct Spec {
 thread_local! {
     /// The bug that workers started by this thread have.
     static PLANTED: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// Sessions that this thread has named.
+    static NAMES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `test` with a bug planted in this thread and in the workers that it starts; whether the test fails.
+/// Runs `test` with a bug planted in this thread and in the workers that it starts; whether the test fails. Its sessions are gone afterwards.
 pub fn is_found(bug: Bug, test: impl FnOnce()) -> bool {
     sim::plant(Some(bug));
     PLANTED.set(Some(format!("{bug:?}")));
+    NAMES.take();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test));
     sim::plant(None);
     PLANTED.set(None);
+    for session in NAMES.take() {
+        let config = config(&session);
+        let arena = arena_path(&config);
+        let _ = std::fs::remove_file(arena.with_extension("sock"));
+        let _ = std::fs::remove_file(arena);
+        let _ = std::fs::remove_dir_all(config.kept_dir);
+    }
     result.is_err()
 }
 
@@ -159,7 +169,9 @@ pub fn session_name(what: &str) -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!("test-{what}-{}-{count}", std::process::id())
+    let name = format!("test-{what}-{}-{count}", std::process::id());
+    NAMES.with_borrow_mut(|names| names.push(name.clone()));
+    name
 }
 
 /// Where a session's arena is or, where there is none, would be now.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::client::tests::granted;
 use crate::client::{Config, Mode};
 use crate::ids::{Client as Id, Key, Node, Server};
 use crate::message::{Message, View};
@@ -106,23 +107,9 @@ fn killed_in_the_middle(client: &mut Client, operation: Operation, stored: &mut 
     while !out.is_empty() {
         let (_, message) = out.remove(0);
         let answer = match message {
-            Message::Ask {
-                epoch,
-                number,
-                file,
-                need,
-                right,
-                ..
-            } => {
+            Message::Ask { .. } => {
                 stamp += 1;
-                Message::Granted {
-                    epoch,
-                    number,
-                    file,
-                    range: need,
-                    right,
-                    stamp,
-                }
+                granted(&message, stamp)
             }
             Message::Read { number, parts, .. } => {
                 let (mut found, mut bytes) = (Vec::new(), Rope::default());

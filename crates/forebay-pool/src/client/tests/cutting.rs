@@ -63,21 +63,7 @@ fn asked(desk: &mut Desk, operation: Operation, is_there: bool) -> BTreeSet<Serv
         assert!(!out.is_empty(), "nothing is discarded");
         for (to, message) in std::mem::take(&mut out) {
             let answer = match message {
-                Message::Ask {
-                    epoch,
-                    number,
-                    file,
-                    need,
-                    right,
-                    ..
-                } => Message::Granted {
-                    epoch,
-                    number,
-                    file,
-                    range: need,
-                    right,
-                    stamp: 1,
-                },
+                Message::Ask { .. } => granted(&message, 1),
                 Message::Read { number, .. } => {
                     let size = [2 * UNIT, 2 * UNIT, 1, 0, 0, 0, 0, 0].map(u64::to_le_bytes);
                     let size = size.as_flattened();

@@ -1,9 +1,9 @@
 //! Scenes with files that are cut and removed, on more servers than most of them have blocks.
 
-use super::{CELLS, Ill, Scene, bytes, holds_in, ill_of, told};
-use crate::client::{Facts, Mode, Operation};
+use super::{CELLS, Scene, all_hold, assert_found, bytes, some_mode};
+use crate::client::{Facts, Operation};
 use crate::ids::File;
-use crate::mistakes::{Mistake, plant};
+use crate::mistakes::Mistake;
 use crate::random::Random;
 use crate::sim::check::CELL;
 
@@ -11,11 +11,7 @@ use crate::sim::check::CELL;
 pub(super) fn cutting(random: &mut Random, files: &[File], value: u64) -> Operation {
     let file = files[random.below(files.len() as u64) as usize];
     let offset = random.below(CELLS) * CELL;
-    let mode = if random.chance(500) {
-        Mode::Remote
-    } else {
-        Mode::Local
-    };
+    let mode = some_mode(random);
     match random.below(100) {
         0..20 => Operation::Make {
             parent: File::ROOT,
@@ -51,22 +47,12 @@ pub(super) fn cutting(random: &mut Random, files: &[File], value: u64) -> Operat
 
 #[test]
 fn what_is_cut_or_removed_leaves_nothing_at_any_server() {
-    let first = told("TEST_SEED").unwrap_or(1);
-    let pools = told("TEST_POOLS").unwrap_or(200);
-    let steps = told("TEST_STEPS").unwrap_or(120);
-    for seed in first..first + pools {
-        holds_in(Scene::Cuts, seed, steps);
-        holds_in(Scene::CutsHome, seed, steps);
-    }
+    all_hold([Scene::Cuts, Scene::CutsHome]);
 }
 
 #[test]
 fn blocks_that_are_left_are_found() {
     for scene in [Scene::Cuts, Scene::CutsHome] {
-        plant(Some(Mistake::DiscardsTheFirstAlone));
-        let found = (1..201).find(|seed| ill_of(scene, *seed, 120) == Some(Ill::Wrong));
-        plant(None);
-        println!("{scene:?}: found by seed {found:?}");
-        assert!(found.is_some(), "{scene:?}: the mistake is not found");
+        assert_found(Mistake::DiscardsTheFirstAlone, scene);
     }
 }

@@ -1,9 +1,9 @@
 //! Scenes with a file that all clients make longer.
 
-use super::{CELLS, Ill, Scene, bytes, holds_in, ill_of, told};
-use crate::client::{Mode, Operation};
+use super::{CELLS, Scene, all_hold, assert_found, bytes, some_mode};
+use crate::client::Operation;
 use crate::ids::File;
-use crate::mistakes::{Mistake, plant};
+use crate::mistakes::Mistake;
 use crate::random::Random;
 use crate::sim::check::CELL;
 
@@ -11,11 +11,7 @@ use crate::sim::check::CELL;
 pub(super) fn growing(random: &mut Random, file: File, value: u64) -> Operation {
     let offset = random.below(CELLS) * CELL;
     let cells = 1 + random.below(12);
-    let mode = if random.chance(500) {
-        Mode::Remote
-    } else {
-        Mode::Local
-    };
+    let mode = some_mode(random);
     match random.below(100) {
         0..25 => Operation::Read {
             file,
@@ -40,20 +36,10 @@ pub(super) fn growing(random: &mut Random, file: File, value: u64) -> Operation 
 
 #[test]
 fn a_length_that_others_find_has_its_bytes() {
-    let first = told("TEST_SEED").unwrap_or(1);
-    let pools = told("TEST_POOLS").unwrap_or(200);
-    let steps = told("TEST_STEPS").unwrap_or(120);
-    for seed in first..first + pools {
-        holds_in(Scene::Grows, seed, steps);
-        holds_in(Scene::GrowsHome, seed, steps);
-    }
+    all_hold([Scene::Grows, Scene::GrowsHome]);
 }
 
 #[test]
 fn lengths_without_their_bytes_are_found() {
-    plant(Some(Mistake::LengthsBeforeBytes));
-    let found = (1..201).find(|seed| ill_of(Scene::Grows, *seed, 120) == Some(Ill::Wrong));
-    plant(None);
-    println!("found by seed {found:?}");
-    assert!(found.is_some(), "the mistake is not found");
+    assert_found(Mistake::LengthsBeforeBytes, Scene::Grows);
 }

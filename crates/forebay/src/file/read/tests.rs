@@ -155,8 +155,11 @@ impl<F: Fn(Me<'_>, FileId) + Send + Sync> Before for Beside<F> {
     }
 }
 
-/// How often the device is read for a page, while something is done beside each of these reads.
-fn reads_beside(act: impl Fn(Me<'_>, FileId) + Send + Sync + 'static) -> u32 {
+/// How often the device is read for a page that somebody looks at, while something is done beside each of these reads.
+fn reads_beside(
+    act: impl Fn(Me<'_>, FileId) + Send + Sync + 'static,
+    look: impl FnOnce(&File) -> Vec<u8>,
+) -> u32 {
     let session = session();
     let before = Arc::new(Beside {
         file: OnceLock::new(),
@@ -178,25 +181,42 @@ fn reads_beside(act: impl Fn(Me<'_>, FileId) + Send + Sync + 'static) -> u32 {
     let tick = &shared.arena.superblock().tick;
     tick.fetch_add(1000, Relaxed);
     assert!(before.file.set((shared, id)).is_ok());
-    let mut found = [0; PAGE];
-    assert_eq!(file.read_at(&mut found, 0).expect("read"), PAGE);
-    assert_eq!(found, [7; PAGE]);
+    assert_eq!(look(&file), [7; PAGE]);
     before.reads.load(Relaxed)
+}
+
+fn read_first(file: &File) -> Vec<u8> {
+    let mut found = vec![0; PAGE];
+    assert_eq!(file.read_at(&mut found, 0).expect("read"), PAGE);
+    found
+}
+
+fn view_first(file: &File) -> Vec<u8> {
+    file.view(0..PAGE as u64).expect("a view").to_vec()
+}
+
+fn evict_all(me: Me<'_>, id: FileId) {
+    evict_file(me, id);
 }
 
 #[test]
 fn a_read_ends_however_often_its_block_is_evicted() {
-    let reads = reads_beside(|me, id| {
-        evict_file(me, id);
-    });
+    let reads = reads_beside(evict_all, read_first);
     assert!((2..20).contains(&reads), "{reads} reads");
+}
+
+#[test]
+fn a_view_ends_however_often_its_block_is_evicted() {
+    let reads = reads_beside(evict_all, view_first);
+    assert!((2..40).contains(&reads), "{reads} reads");
 }
 
 /// A block whose read has just begun has no memory to give.
 #[test]
 fn who_makes_room_leaves_a_block_that_is_being_read() {
-    let reads = reads_beside(|me, _| {
+    let make_room = |me: Me<'_>, _| {
         evict(me, 1, 2);
-    });
-    assert_eq!(reads, 1);
+    };
+    assert_eq!(reads_beside(make_room, read_first), 1);
+    assert_eq!(reads_beside(make_room, view_first), 1);
 }

@@ -3,8 +3,11 @@
 //! A run of blocks of which memory has nothing is read at once, straight into frames that this thread holds ([`Run`]), which lie side by side
 //! on a huge page: one request, one piece of memory, and no copy. Where no such frames are free, or memory has something of the block, the
 //! bytes go into memory of this thread, and from there into frames. Each block is kept under its header's lock when its turn comes, by
-//! the protocol of those who fill ([`fill::Seen`]); one of which something has left memory since is read again, alone. So no block is read
-//! more than twice for want of memory, however short that is.
+//! the protocol of those who fill ([`fill::Seen`]); one of which something has left memory since is read again, alone. Who makes room leaves
+//! what is being read, so no block is read more than twice for want of memory, however short that is. Whoever drops a file from memory does not:
+//! a view that has read a block in vain some times ([`pin_block`](super::pin_block)) becomes a copy.
+//!
+//! Where the device cannot read all of a request, each of its blocks is read alone, and of it only what was asked for.
 
 use std::ops::Range;
 
@@ -56,6 +59,8 @@ pub struct Cold<'a> {
     /// Frames are to be found for so many blocks from this one on; for which block that was done last.
     wanted: Option<(BlockIndex, u32)>,
     sought: Option<BlockIndex>,
+    /// Of this block nothing is read that was not asked for: a request for more has failed.
+    apart: Option<BlockIndex>,
     /// Where all else is read to.
     buffer: Option<AlignedBytes>,
 }
@@ -80,6 +85,7 @@ impl<'a> Cold<'a> {
             run: None,
             wanted: None,
             sought: None,
+            apart: None,
             buffer: None,
         }
     }
@@ -91,6 +97,16 @@ impl<'a> Cold<'a> {
             self.run = Run::find(core, me, block, count, self.place);
             self.sought = Some(block);
         }
+    }
+
+    /// From now on nothing of a block is read but what was asked for. Whether more was before.
+    pub fn read_apart(&mut self, block: BlockIndex) -> bool {
+        self.apart.replace(block) != Some(block)
+    }
+
+    /// Whether nothing of a block is read but what was asked for.
+    pub fn is_read_apart(&self, block: BlockIndex) -> bool {
+        self.apart == Some(block)
     }
 
     /// Keeps what has been read of a block, or reads it, with those after it, or wants frames for that; `absent`: its pages that memory lacks.
@@ -173,7 +189,8 @@ impl<'a> Cold<'a> {
         most: u32,
     ) -> Result<(), Halt> {
         guard.await_bytes();
-        let as_a_whole = is_empty(&guard) || guard.frame().is_some();
+        let as_a_whole =
+            !self.is_read_apart(block) && (is_empty(&guard) || guard.frame().is_some());
         let span = if as_a_whole {
             0..BLOCK_PAGES as u32
         } else {
