@@ -1,8 +1,10 @@
 //! Making durable.
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use forebay::Error;
 use forebay::file::core::Halt;
 use forebay::file::settle::Durability;
 use libc::{c_int, c_uint, off_t};
@@ -104,9 +106,11 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
                     if using.inode.is_with_kernel() {
                         return Err(Halt::Kernel);
                     }
-                    using
-                        .inode
-                        .settle(using.me, durability, &description.seen)?;
+                    let settled = using.inode.settle(using.me, durability, &description.seen);
+                    // Asked in any case: most of what the engine says the kernel would say once more.
+                    let told = durability.syncs().then(|| all_told(fd)).transpose();
+                    settled?;
+                    told?;
                     Ok(using.inode.small_syncs())
                 });
                 match settled {
@@ -123,6 +127,25 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
                 }
             }
         }
+    }
+}
+
+/// What the kernel could not write back since the program opened its descriptor, before the file was managed or beside that, and has not told it yet.
+/// Once it has told others, no description that is opened later hears of it, and the engine's may be. Nothing is waited for: no page is so far out.
+fn all_told(fd: c_int) -> Result<(), Error> {
+    const FROM: usize = off_t::MAX as usize;
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE as usize;
+    // SAFETY: takes no memory.
+    let told = unsafe {
+        crate::raw::call(
+            libc::SYS_sync_file_range,
+            [fd as usize, FROM, 0, flags, 0, 0],
+        )
+    };
+    match -told as c_int {
+        // The program has closed it meanwhile, or a sandbox answers.
+        0 | libc::EBADF | libc::ESPIPE | libc::EPERM | libc::ENOSYS => Ok(()),
+        errno => Err(Error::device("sync", &io::Error::from_raw_os_error(errno))),
     }
 }
 

@@ -59,3 +59,4 @@ mod sys;
 mod taken_back;
 mod threads;
 mod traced;
+mod untold;

@@ -54,7 +54,8 @@ fn run() {
         || crate::standard::play(role, &argument, &dir)
         || crate::stops::play(role, &argument, &dir)
         || crate::stripes::play(role, &argument, &dir)
-        || crate::threads::play(role, &argument, &dir);
+        || crate::threads::play(role, &argument, &dir)
+        || crate::untold::play(role, &argument, &dir);
     #[cfg(feature = "sim")]
     let played = played || crate::faults::play(role, &argument, &dir);
     assert!(played, "there is no role {role}");

@@ -242,12 +242,12 @@ impl DeviceFile for RealFile {
 
     fn sync_data(&self) -> io::Result<()> {
         may_fail!(self, Sync);
-        file::sync_data(self.buffered.as_fd())
+        self.all_told(file::sync_data(self.buffered.as_fd()))
     }
 
     fn sync_all(&self) -> io::Result<()> {
         may_fail!(self, Sync);
-        file::sync_all(self.buffered.as_fd())
+        self.all_told(file::sync_all(self.buffered.as_fd()))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

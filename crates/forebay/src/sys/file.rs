@@ -280,6 +280,19 @@ pub fn write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     retry(|| check(unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) }))
 }
 
+/// What the kernel could not write back since the description was opened, and has not told it yet; it tells each description once. Nothing is
+/// waited for: no page is so far out.
+pub fn untold(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let (offset, to_the_end) = (libc::off64_t::MAX, 0);
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+    // SAFETY: no memory is passed.
+    match check(unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, to_the_end, flags) }) {
+        // A sandbox answers, and not the file.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => Ok(()),
+        told => told,
+    }
+}
+
 /// The name by which the kernel knows an open file now; empty where it cannot be asked.
 pub fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()

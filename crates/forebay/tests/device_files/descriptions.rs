@@ -1,13 +1,17 @@
 //! One description of a file, or two: when the second one comes, and that no request suffers while there is one.
 
+use crate::disks::{Hollow, hear_of_all, lose};
+use crate::here;
 use crate::places::{self, pattern, read, write};
 use forebay::device::{DeviceFile, Piece, RealFile};
 use forebay::sys::file::is_one_description;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
+const MIB: u64 = 1 << 20;
 
 fn is_one(file: &RealFile) -> bool {
     let (direct, buffered) = file.descriptors().expect("a real file");
@@ -71,6 +75,25 @@ fn the_second_description_comes_when_something_needs_it() {
         assert!(is_one(&file));
         assert!(content(&own, 19)[9..] == end[..]);
     }
+}
+
+/// The first description was there when the kernel could not write something back, and whoever else has heard of that has not done so for it.
+#[test]
+fn a_second_description_does_not_hide_what_the_first_has_to_tell() {
+    let hollow = match Hollow::new(MIB) {
+        Ok(hollow) => hollow,
+        Err(why) => return here::skipped(&why),
+    };
+    let open = || File::options().read(true).write(true).open(hollow.path());
+    let (own, other) = (open().expect("open"), open().expect("open"));
+    let file = RealFile::reopen(own.as_fd()).expect("managed");
+    lose(&own, MIB);
+    hear_of_all(&other);
+    let end = pattern(1, 10);
+    file.write_buffered(&[piece_of(&end)], 0).expect("buffered");
+    assert!(!is_one(&file));
+    assert!(file.sync_all().is_err(), "it is told that all is there");
+    file.sync_all().expect("it has been told");
 }
 
 /// Direct requests go on beside one that takes `O_DIRECT` away for a moment, and beside the arrival of the second description.

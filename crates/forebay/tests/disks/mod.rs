@@ -3,6 +3,8 @@
 #![allow(dead_code)]
 
 use std::fs;
+use std::io::{Read, repeat};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,14 +38,19 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes one of `kind` ("xfs", "ext4", "btrfs") with `mib` MiB, mounted with `options`.
+    /// Makes one of `kind` ("xfs", "ext4", "ext4-plain", which has no journal, "btrfs") with `mib` MiB, mounted with `options`.
     pub fn new(kind: &str, mib: u64, options: &str) -> Result<Disk, String> {
+        Self::within(Path::new("/dev/shm"), kind, mib, options)
+    }
+
+    /// The same, in a file of this directory.
+    fn within(place: &Path, kind: &str, mib: u64, options: &str) -> Result<Disk, String> {
         // SAFETY: a call without arguments.
         if unsafe { libc::geteuid() } != 0 {
             return Err("not root, so nothing can be mounted".into());
         }
         let name = unique(kind);
-        let image = Path::new("/dev/shm").join(format!("{name}.img"));
+        let image = place.join(format!("{name}.img"));
         let file = fs::File::create(&image).map_err(|e| e.to_string())?;
         file.set_len(mib << 20).map_err(|e| e.to_string())?;
         drop(file);
@@ -69,6 +76,10 @@ impl Disk {
                 }
             }
             "ext4" => drop(run("mkfs.ext4", &["-q", "-F", &image])?),
+            "ext4-plain" => drop(run(
+                "mkfs.ext4",
+                &["-q", "-F", "-O", "^has_journal", &image],
+            )?),
             _ => drop(run(&format!("mkfs.{kind}"), &["-q", &image])?),
         }
         disk.device = run("losetup", &["--find", "--show", &image])?;
@@ -182,6 +193,60 @@ impl Drop for Tmpfs {
         }
         let _ = fs::remove_dir(&self.0);
     }
+}
+
+/// A file system whose device takes what comes to where something has been, and nothing else.
+pub struct Hollow {
+    disk: Disk,
+    /// Full, and what the device lies in.
+    _floor: Tmpfs,
+}
+
+impl Hollow {
+    /// One with a file of which the device takes the first `len` bytes.
+    pub fn new(len: u64) -> Result<Hollow, String> {
+        let floor = Tmpfs::new(24)?;
+        let disk = Disk::within(floor.dir(), "ext4-plain", 200, "")?;
+        let said = |error: std::io::Error| error.to_string();
+        let file = fs::File::create(disk.dir().join("f")).map_err(said)?;
+        std::io::copy(&mut repeat(b'y').take(len), &mut &file).map_err(said)?;
+        file.set_len(len + LOST as u64).map_err(said)?;
+        file.sync_all().map_err(said)?;
+        disk.tool("sync", &["-f", disk.dir_text()])?;
+        take_all(&fs::File::create(floor.dir().join("fill")).map_err(said)?);
+        Ok(Hollow {
+            disk,
+            _floor: floor,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.disk.dir().join("f")
+    }
+}
+
+/// Bytes of such a file, behind the others, that can be written, and that the kernel cannot write back.
+const LOST: usize = 8 << 20;
+
+/// Writes them. The device takes those before `from`.
+pub fn lose(file: &fs::File, from: u64) {
+    let written = file.write_all_at(&vec![b'x'; LOST], from);
+    written.expect("into the kernel's cache");
+}
+
+/// Syncs by a description until it has heard of all that went wrong. It must have heard of something.
+pub fn hear_of_all(file: &fs::File) {
+    assert!(file.sync_all().is_err(), "the device has taken all");
+    let mut quiet = 0;
+    for _ in 0..100 {
+        quiet = file.sync_all().map_or(0, |()| quiet + 1);
+        if quiet == 3 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    panic!("it does not end");
 }
 
 /// A cgroup, removed with this value.

@@ -71,6 +71,14 @@ impl RealFile {
         }
     }
 
+    /// What a sync by the buffered description has come to. The direct one was opened before it, and the kernel may have told others meanwhile what it could
+    /// not write back: those that are opened afterwards do not hear of it.
+    pub(super) fn all_told(&self, synced: io::Result<()>) -> io::Result<()> {
+        // Asked in any case: the sync's own error would come once more.
+        let told = file::untold(self.direct.as_fd());
+        synced.and(told)
+    }
+
     /// Carries out a request that is not direct.
     pub(super) fn through_cache<T>(
         &self,
