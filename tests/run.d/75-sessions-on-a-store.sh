@@ -73,6 +73,22 @@ for case in '7 kernel' '16 session'; do
         failed=$((failed + 1))
     fi
 done
+
+# Under `forebay run` no call on a name makes more requests than without, but for a first few that show what the program does.
+processes=(/proc/[0-9]*/cmdline)
+server=$(grep -lzxF "$scratch/store" "${processes[@]}" 2>/dev/null | cut -d / -f 3)
+count() { "$@" python3 tests/lib/requests.py "$scratch/mount/tests/names" "$server" && rm -r "$scratch/mount/tests/names/"; }
+mkdir "$scratch/mount/tests/names" && count env >"$scratch/plain"
+mkdir "$scratch/mount/tests/names" &&
+    FOREBAY_SESSION="store-$$-names" count "$forebay" run --memory 64MiB --linger 5 -- >"$scratch/run"
+if paste -d ' ' "$scratch/plain" "$scratch/run" |
+    awk '$1 != $3 || $4 > $2 + 10 { bad = 1 } END { exit bad || NR != 11 }'; then
+    passed=$((passed + 1))
+else
+    printf 'failed: requests by calls on names, without `forebay run` and with it\n'
+    paste -d ' ' "$scratch/plain" "$scratch/run"
+    failed=$((failed + 1))
+fi
 rm -rf "$scratch/mount/tests"
 "$forebay" umount "$scratch/mount" || failed=$((failed + 1))
 if "$forebay" pmem check "$scratch/store" >"$scratch/checked" 2>&1; then

@@ -6,20 +6,20 @@
 mod duplicates;
 mod ends;
 mod look;
+mod system;
 
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::member::gone::Place;
 use forebay::session::glance::Glance;
-use forebay::sys::stat;
 use libc::c_int;
 
 pub use self::duplicates::{duplicated, replaced};
 pub use self::ends::*;
 pub use self::look::Look;
+use self::system::{Of, file_system_of};
 use crate::attach;
 use crate::foreign;
 use crate::hooks::limits;
@@ -105,53 +105,13 @@ pub fn opened(fd: c_int, flags: c_int) -> Given {
     } else {
         0
     };
-    let Some(look) = Look::at(fd).filter(Look::is_regular) else {
+    let Some(look) = Look::seen(fd).filter(Look::is_regular) else {
         return Ok(());
     };
     match file_system_of(fd, &look) {
         Of::Kernel => Ok(()),
         Of::Store => enter(fd, &look, flags, more | OF_STORE),
         Of::Other => enter(fd, &look, flags, more),
-    }
-}
-
-/// What of the file system a file is on matters to who has just opened it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
-    /// `/proc`, `/sys` and their like: it is no file in earnest. A read of one may wait for ever, and handlers of the program's have to run meanwhile.
-    Kernel,
-    Store,
-    Other,
-}
-
-fn file_system_of(fd: c_int, look: &Look) -> Of {
-    const KINDS: [libc::c_long; 6] = [
-        libc::PROC_SUPER_MAGIC,
-        libc::SYSFS_MAGIC,
-        libc::DEBUGFS_MAGIC,
-        libc::TRACEFS_MAGIC,
-        libc::CGROUP_SUPER_MAGIC,
-        libc::CGROUP2_SUPER_MAGIC,
-    ];
-    if libc::major(look.device) != 0 {
-        return Of::Other;
-    }
-    // A file of the kernel's has no device and no space, and most say that they have no bytes.
-    if !look.has_blocks {
-        let mut of = MaybeUninit::<libc::statfs64>::zeroed();
-        // SAFETY: the target is ours; zeros are good for it.
-        let (asked, of) = unsafe { (libc::fstatfs64(fd, of.as_mut_ptr()), of.assume_init()) };
-        if asked == 0 && KINDS.contains(&of.f_type) {
-            return Of::Kernel;
-        }
-        if asked != 0 || of.f_type as u32 != stat::FUSE_MAGIC {
-            return Of::Other;
-        }
-    }
-    // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
-    match stat::is_of_store(unsafe { borrow(fd) }, look.device) {
-        true => Of::Store,
-        false => Of::Other,
     }
 }
 

@@ -4,7 +4,7 @@
 //! then that finds nothing: where there is a raw system call that does the same it is made, else the linker is asked. Pointers that began
 //! as addresses would have to be written by the linker, in each process.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering::Relaxed};
 
 use libc::{
     c_char, c_int, c_long, c_uint, c_void, gid_t, iovec, mode_t, off_t, pid_t,
@@ -198,6 +198,25 @@ real! {
     fn posix_spawnp(pid: *mut pid_t, name: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (libc::ENOSYS);
     fn fork() -> pid_t = missing (-1);
     fn _Fork() -> pid_t = missing (-1);
+}
+
+/// Whether `renameat2` leads to where the others of its family do: a library behind ours that stands in for one may take paths for others.
+pub fn is_one_library_for_renames() -> bool {
+    const NAMES: [Name; 3] = [
+        Name::new("rename\0"),
+        Name::new("renameat\0"),
+        Name::new("renameat2\0"),
+    ];
+    /// 0: not looked for yet.
+    static IS_ONE: AtomicU8 = AtomicU8::new(0);
+    match IS_ONE.load(Relaxed) {
+        0 => {
+            let is_one = symbols::are_of_one(&NAMES);
+            IS_ONE.store(1 + u8::from(is_one), Relaxed);
+            is_one
+        }
+        found => found == 2,
+    }
 }
 
 extern "C" fn start() {

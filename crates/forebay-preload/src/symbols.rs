@@ -207,6 +207,20 @@ pub fn find(name: Name) -> *mut c_void {
     ptr::null_mut()
 }
 
+/// Whether one library behind ours has all of these: none is another library's, which stands in for it and not for the rest.
+pub fn are_of_one(names: &[Name]) -> bool {
+    let count = COUNT.load(Ordering::Acquire);
+    let has = |library: Library, name: &Name| !matches!(library.find(*name), Found::Nothing);
+    for index in 0..count {
+        // SAFETY: written before `COUNT` was set, and never again.
+        let library = unsafe { (*LIBRARIES.0.get())[index] };
+        if names.iter().any(|name| has(library, name)) {
+            return names.iter().all(|name| has(library, name));
+        }
+    }
+    false
+}
+
 /// As [`find`], also in libraries that have come later.
 pub fn find_anywhere(name: Name) -> *mut c_void {
     let found = find(name);

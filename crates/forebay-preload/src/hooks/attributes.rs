@@ -1,15 +1,19 @@
 //! Changing an inode past its bytes: its mode, its owner, its names, its attributes. The kernel does it; a recovery shall not take it for
 //! a change that somebody outside the session has made.
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+mod held;
+mod renames;
+
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use forebay::session::glance::Glance;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, uid_t};
 
+use self::held::Held;
+use self::renames::renamed;
 use crate::attach;
 use crate::files::{self, Given, Why};
-use crate::inside::{Inside, NotCancelled};
+use crate::inside::Inside;
 use crate::program;
 use crate::raw::{self, KeepErrno};
 use crate::real;
@@ -20,93 +24,6 @@ use crate::serve;
 const SETTLED: mode_t = 0o6111;
 /// An attribute that it takes as well.
 const CAPABILITY: &[u8; 20] = b"security.capability\0";
-
-/// An inode that a path leads to, if the session uses it: held, since the path may not lead there afterwards.
-struct Held {
-    fd: Option<OwnedFd>,
-    /// Its numbers, where it is not held, has no other name and nobody in the session uses it.
-    idle: Option<(u64, u64)>,
-}
-
-impl Held {
-    const NOTHING: Self = Held {
-        fd: None,
-        idle: None,
-    };
-
-    /// Of at least so many names.
-    ///
-    /// # Safety
-    /// The path is the caller's: null, or a string.
-    unsafe fn at(dir: c_int, path: *const c_char, follow: bool, names: u64) -> Self {
-        if path.is_null() || Inside::is() || !attach::is_on() {
-            return Held::NOTHING;
-        }
-        let _errno = KeepErrno::new();
-        if !attach::fresh_glance().is_some_and(Glance::knows_any) {
-            return Held::NOTHING;
-        }
-        let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-        let mut stat = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the caller's promise; the target is ours, initialised where the call succeeds.
-        let stat = unsafe {
-            if real::fstatat64(dir, path, stat.as_mut_ptr(), nofollow) != 0 {
-                return Held::NOTHING;
-            }
-            stat.assume_init()
-        };
-        let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let inode = (stat.st_dev, stat.st_ino);
-        let known = attach::fresh_glance().and_then(|glance| glance.known(inode.0, inode.1));
-        let Some(known) = known.filter(|_| regular) else {
-            return Held::NOTHING;
-        };
-        if stat.st_nlink < names || !known.in_use {
-            let idle = (stat.st_nlink == 1 && !known.in_use).then_some(inode);
-            return Held { fd: None, idle };
-        }
-        let _inside = Inside::enter();
-        let _cancel = NotCancelled::new();
-        let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
-        let flags = libc::O_PATH | libc::O_CLOEXEC | nofollow;
-        // SAFETY: the caller's promise; what is opened is ours.
-        unsafe {
-            let fd = real::openat64(dir, path, flags, 0);
-            Held {
-                fd: (fd >= 0).then(|| attach::relocate(OwnedFd::from_raw_fd(fd))),
-                idle: None,
-            }
-        }
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
-    }
-
-    /// A call has taken the name away, if `done` is 0: nobody needs what is in memory of a file that has no other.
-    fn removed(&self, done: c_int) {
-        if let Some(inode) = self.idle
-            && done == 0
-            && let Some(session) = attach::joined()
-        {
-            let _errno = KeepErrno::new();
-            let _inside = Inside::enter();
-            let _cancel = NotCancelled::new();
-            session.forget_removed(inode);
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(fd) = self.fd.take() {
-            let _errno = KeepErrno::new();
-            let _inside = Inside::enter();
-            let _cancel = NotCancelled::new();
-            drop(fd);
-        }
-    }
-}
 
 /// A call that changes the inode behind a descriptor.
 #[inline]
@@ -190,28 +107,6 @@ unsafe fn unnamed(dir: c_int, path: *const c_char, call: impl FnOnce() -> c_int)
     let held = unsafe { Held::at(dir, path, false, 2) };
     let done = noted(held.fd(), call);
     held.removed(done);
-    done
-}
-
-/// A call that renames one file, and takes that name away from another, or gives it the first one's.
-///
-/// # Safety
-/// As for [`Held::at`], both.
-unsafe fn renamed(
-    (from_dir, from): (c_int, *const c_char),
-    (to_dir, to): (c_int, *const c_char),
-    flags: c_uint,
-    call: impl FnOnce() -> c_int,
-) -> c_int {
-    let exchanges = flags & libc::RENAME_EXCHANGE != 0;
-    // SAFETY: the caller's promise.
-    let held = unsafe { Held::at(from_dir, from, false, 1) };
-    // SAFETY: the same.
-    let replaced = unsafe { Held::at(to_dir, to, false, if exchanges { 1 } else { 2 }) };
-    let done = noted(held.fd(), || noted(replaced.fd(), call));
-    if !exchanges {
-        replaced.removed(done);
-    }
     done
 }
 

@@ -80,3 +80,12 @@ void *mmap(void *at, size_t len, int access, int flags, int fd, off_t offset)
     calls++;
     return next(at, len, access, flags, fd, offset);
 }
+
+/* As libraries that show programs another root do: what begins with "name" lies elsewhere, for this call and not for others. */
+int rename(const char *from, const char *to)
+{
+    int (*next)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
+    int was = !strncmp(from, "name", 4), is = !strncmp(to, "name", 4);
+    calls++;
+    return next(was ? "elsewhere" : from, is ? "elsewhere" : to);
+}

@@ -52,6 +52,30 @@ unsafe fn fchmodat2(dir: i32, path: *const libc::c_char, mode: u32, flags: i32) 
     }
 }
 
+/// Gives another file new names, each of which nobody had, and at last the second one that a file has.
+///
+/// # Safety
+/// Safe; called as what needs promises is.
+unsafe fn replaced_after_new_names(path: &CString, other: &CString) -> i32 {
+    let fresh = c(&Path::new(path.to_str().expect("text")).with_extension("fresh"));
+    let name = c(&Path::new(path.to_str().expect("text")).with_extension("name"));
+    let fd = open(
+        Path::new(fresh.to_str().expect("text")),
+        libc::O_WRONLY | libc::O_CREAT,
+    );
+    // SAFETY: strings of ours, and a descriptor of ours.
+    unsafe {
+        let mut failed = libc::close(fd.expect("made")) | libc::link(path.as_ptr(), other.as_ptr());
+        for _ in 0..3 {
+            failed |= libc::rename(fresh.as_ptr(), name.as_ptr());
+            failed |= libc::rename(name.as_ptr(), fresh.as_ptr());
+        }
+        // Times go by ticks of the kernel's.
+        std::thread::sleep(Duration::from_millis(20));
+        failed | libc::rename(fresh.as_ptr(), other.as_ptr())
+    }
+}
+
 const CHANGES: &[(&str, Change)] = changes! {
     "chmod": |path, _, _| libc::chmod(path.as_ptr(), 0o600);
     "fchmod": |_, _, fd| libc::fchmod(fd, 0o600);
@@ -76,6 +100,7 @@ const CHANGES: &[(&str, Change)] = changes! {
     "renameat2": |path, other, _|
         libc::renameat2(HERE, path.as_ptr(), HERE, other.as_ptr(), libc::RENAME_NOREPLACE)
             | libc::renameat(HERE, other.as_ptr(), HERE, path.as_ptr());
+    "replaced": |path, other, _| replaced_after_new_names(path, other);
     "fallocate": |_, _, fd| libc::fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 20);
     "setxattr": |path, _, _|
         libc::setxattr(path.as_ptr(), c"user.test".as_ptr(), c"1".as_ptr().cast(), 1, 0);

@@ -215,23 +215,6 @@ pub fn store_of(fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<u64> {
     Ok(store)
 }
 
-/// Whether an open file, of a device number, is a mounted store's. Asked once for each device number in a row, and of nobody where the number is a
-/// block device's. Stores come and go, and their numbers are given again: it is right for what costs time alone.
-pub fn is_of_store(fd: BorrowedFd<'_>, device: u64) -> bool {
-    /// The last number, and in the lowest bit what it is of; 0: none.
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    if libc::major(device) != 0 {
-        return false;
-    }
-    let last = LAST.load(Relaxed);
-    if last >> 1 == device && last != 0 {
-        return last & 1 != 0;
-    }
-    let is_store = matches!(file_system_magic(fd), Ok(STORE_MAGIC));
-    LAST.store(device << 1 | u64::from(is_store), Relaxed);
-    is_store
-}
-
 /// The inode's flags (`FS_IOC_GETFLAGS`). File systems without any answer `ENOTTY` or `EOPNOTSUPP`.
 pub fn inode_flags(fd: BorrowedFd<'_>) -> io::Result<u32> {
     // The request's number says `long`, but every file system reads and writes an `int`.

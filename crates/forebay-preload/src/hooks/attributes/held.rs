@@ -1,0 +1,115 @@
+//! What a path leads to, looked at and held before a call changes it.
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use forebay::session::glance::Glance;
+use libc::{c_char, c_int};
+
+use crate::attach;
+use crate::files::Look;
+use crate::inside::{Inside, NotCancelled};
+use crate::raw::{self, KeepErrno};
+use crate::real;
+
+/// An inode that a path leads to, if the session uses it: held, since the path may not lead there afterwards.
+pub(super) struct Held {
+    fd: Option<OwnedFd>,
+    /// Its numbers, where it is not held, has no other name and nobody in the session uses it.
+    idle: Option<(u64, u64)>,
+    /// Whether the path has been looked at, and leads nowhere.
+    pub(super) absent: bool,
+}
+
+impl Held {
+    const NOTHING: Self = Held::unused(None, false);
+
+    const fn unused(idle: Option<(u64, u64)>, absent: bool) -> Self {
+        Held {
+            fd: None,
+            idle,
+            absent,
+        }
+    }
+
+    /// Whether the session may use what a path leads to.
+    pub(super) fn may_be(path: *const c_char) -> bool {
+        if path.is_null() || Inside::is() || !attach::is_on() {
+            return false;
+        }
+        let _errno = KeepErrno::new();
+        attach::fresh_glance().is_some_and(Glance::knows_any)
+    }
+
+    /// Of at least so many names.
+    ///
+    /// # Safety
+    /// The path is the caller's: null, or a string.
+    pub(super) unsafe fn at(dir: c_int, path: *const c_char, follow: bool, names: u32) -> Self {
+        if !Held::may_be(path) {
+            return Held::NOTHING;
+        }
+        let _errno = KeepErrno::new();
+        // The kernel knows how many names a file has that may be managed.
+        // SAFETY: the caller's promise.
+        let look = unsafe {
+            match follow {
+                true => Look::at_path(dir, path, 0),
+                false => Look::named(dir, path),
+            }
+        };
+        let Some(look) = look else {
+            let absent = raw::errno() == libc::ENOENT;
+            return Held::unused(None, absent);
+        };
+        let inode = look.identity();
+        let known = attach::fresh_glance().and_then(|glance| glance.known(inode.0, inode.1));
+        let Some(known) = known.filter(|_| look.is_regular()) else {
+            return Held::NOTHING;
+        };
+        if look.links < names || !known.in_use {
+            let idle = (look.links == 1 && !known.in_use).then_some(inode);
+            return Held::unused(idle, false);
+        }
+        let _inside = Inside::enter();
+        let _cancel = NotCancelled::new();
+        let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
+        let flags = libc::O_PATH | libc::O_CLOEXEC | nofollow;
+        // SAFETY: the caller's promise; what is opened is ours.
+        unsafe {
+            let fd = real::openat64(dir, path, flags, 0);
+            Held {
+                fd: (fd >= 0).then(|| attach::relocate(OwnedFd::from_raw_fd(fd))),
+                idle: None,
+                absent: false,
+            }
+        }
+    }
+
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// A call has taken the name away, if `done` is 0: nobody needs what is in memory of a file that has no other.
+    pub(super) fn removed(&self, done: c_int) {
+        if let Some(inode) = self.idle
+            && done == 0
+            && let Some(session) = attach::joined()
+        {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            session.forget_removed(inode);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            drop(fd);
+        }
+    }
+}
