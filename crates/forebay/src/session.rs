@@ -21,7 +21,8 @@ mod windows;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, atomic};
+use std::time::Duration;
 
 use crate::config::{Allocator, Config};
 use crate::device::file_system;
@@ -42,9 +43,12 @@ use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::membarrier;
 
+/// Milliseconds that are waited for a keeper at most, and for one of this process's that begins: longer than it waits for leases that others have left.
+const KEEPER_ROUNDS_MAX: u32 = 200;
+const BEGIN_ROUNDS_MAX: u32 = 2000;
 /// How often, and how long apart, a session that is being made or recovered by somebody else is tried again.
 const JOIN_TRIES: u32 = 500;
-const JOIN_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+const JOIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How an arena lies in memory.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -347,13 +351,24 @@ impl Session {
         Self::with_arena(arena, None, config)
     }
 
-    /// Waits for a moment until somebody keeps the session.
+    /// Waits for a moment until somebody keeps the session; where that is this process, until it is at work: a file that is opened before has no
+    /// guard.
     fn await_keeper(&self) {
-        for _ in 0..200 {
-            if presence::has_keeper(&self.shared.arena) {
-                return;
+        let (arena, keeps) = (&self.shared.arena, &self.shared.keeps);
+        let rounds = || arena.superblock().kept.load(Ordering::Acquire);
+        let before = rounds();
+        // A keeper of another number space may have this process's number: it goes round.
+        let begins = || {
+            presence::keeper_process(arena) == std::process::id()
+                && !keeps.load(atomic::Ordering::Acquire)
+                && rounds() == before
+        };
+        for round in 0..BEGIN_ROUNDS_MAX {
+            match presence::has_keeper(arena) {
+                true if !begins() => return,
+                false if round == KEEPER_ROUNDS_MAX => return,
+                _ => std::thread::sleep(Duration::from_millis(1)),
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 

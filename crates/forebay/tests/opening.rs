@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::device::{Caps, DeviceFile, DeviceStat, Piece};
@@ -268,4 +269,28 @@ fn a_call_of_the_kernels_is_waited_for_by_those_who_open_a_file() {
     drop(call);
     let opened = session.open_file(&path, &options).expect("opened");
     assert_eq!(opened.kernel_reason(), None);
+}
+
+/// A keeper takes files over when it begins, and has no guard to show before that: who opens a file just then would have it managed, and nobody
+/// would see an outsider come.
+#[test]
+fn a_session_is_there_once_its_keeper_is_at_work() {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 32 << 20;
+    config.session = format!("test-opening-keeper-{}", std::process::id());
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let writer = Session::join(config.clone()).expect("a session");
+    let mut options = read_and_write();
+    options.create(true);
+    let files: Vec<_> = (0..100)
+        .map(|name| {
+            let path = dir.path().join(name.to_string());
+            let file = writer.open_file(path, &options).expect("a file");
+            file.write_at(b"x", 0).expect("memory");
+            file
+        })
+        .collect();
+    let keeper = Session::open(config).expect("the same, kept");
+    assert!(keeper.shared().keeps.load(SeqCst), "it is not at work yet");
+    drop(files);
 }
