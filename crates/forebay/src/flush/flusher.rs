@@ -270,6 +270,10 @@ impl Flusher {
             return;
         };
         let entry = me.arena.file_unchecked(work.file);
+        // A keeper flushes files that nobody has open.
+        if !entry.is_still_of(work.device.caps()) {
+            return;
+        }
         let Some(header) = me.arena.header(id) else {
             return;
         };

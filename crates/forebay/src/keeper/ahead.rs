@@ -374,7 +374,9 @@ fn look(
     };
     let entry = core.entry();
     let _operation = me.enter(file).ok()?;
-    if entry.kernel_reason.load(Ordering::Acquire) != 0
+    // Nobody need have the file open for which is read ahead.
+    if !entry.is_still_of(device.caps())
+        || entry.kernel_reason.load(Ordering::Acquire) != 0
         || entry.flags.load(Ordering::Acquire) & TRUNCATING != 0
     {
         return None;
@@ -415,7 +417,8 @@ fn keep(shared: &Shared, me: Me<'_>, job: &Job, part: &Part) -> Option<u64> {
         file: job.file,
         block: part.ask.block,
     };
-    if !guard.is_for(identity) || !part.seen.holds(&guard) {
+    let is_ours = entry.is_still_of(job.device.caps()) && guard.is_for(identity);
+    if !is_ours || !part.seen.holds(&guard) {
         return None;
     }
     let at = (part.ask.block.start() - job.base()) as usize;
@@ -473,3 +476,6 @@ pub fn run(shared: &Arc<Shared>, stop: &AtomicBool, mut prefetcher: Prefetcher) 
     }
     prefetcher.leave(shared, me);
 }
+
+#[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
+mod tests;

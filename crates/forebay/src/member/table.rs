@@ -159,8 +159,8 @@ pub fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
     unlock(me);
 }
 
-/// The name under which a descriptor shows a file may be none: "... (deleted)".
-fn leads_to(path: &[u8], inode: (u64, u64)) -> bool {
+/// Whether a name leads to an inode. The one under which a descriptor shows a file may be none: "... (deleted)".
+pub fn leads_to(path: &[u8], inode: (u64, u64)) -> bool {
     let found = std::fs::metadata(OsStr::from_bytes(path));
     found.is_ok_and(|found| (found.dev(), found.ino()) == inode)
 }
@@ -325,11 +325,7 @@ pub fn retire(shared: &Shared, me: Me<'_>, id: FileId, birth: u64) {
 
 /// Whether the entry is this device file's.
 pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
-    let caps = device.caps();
-    entry.device.load(Ordering::Relaxed) == caps.device
-        && entry.inode.load(Ordering::Relaxed) == caps.inode
-        && !is_elsewhere(entry, device)
-        && (entry.birth.load(Ordering::Relaxed) == caps.birth || planted!(AnyBirth))
+    entry.is_of(device.caps())
 }
 
 fn enter(

@@ -3,6 +3,7 @@
 //! An entry is the truth about a file that headers cannot hold: its identity, its sizes, its mode, its
 //! errors, and where it can be found again. States are in `docs/states.md`.
 
+use crate::device::Caps;
 use crate::ids::BlockIndex;
 use crate::ids::ThreadId;
 use crate::limits::{BLOCK_BYTES, PATH_BYTES_MAX, THREADS_MAX};
@@ -218,6 +219,20 @@ impl FileEntry {
     /// keep.
     pub fn set_aside(&self) {
         self.device.fetch_or(SET_ASIDE, Ordering::AcqRel);
+    }
+
+    /// Whether the entry is that of a device file with these properties.
+    pub fn is_of(&self, caps: &Caps) -> bool {
+        self.device.load(Ordering::Relaxed) == caps.device
+            && self.inode.load(Ordering::Relaxed) == caps.inode
+            && self.store.load(Ordering::Relaxed) == caps.store
+            && (self.birth.load(Ordering::Relaxed) == caps.birth || planted!(AnyBirth))
+    }
+
+    /// Whether the entry is still that of such a device file. Asked in an operation: an entry that nobody needs is dropped, and becomes another file's,
+    /// while nobody is in one.
+    pub fn is_still_of(&self, caps: &Caps) -> bool {
+        self.state.load(Ordering::Acquire) == LIVE && self.is_of(caps)
     }
 
     /// The file's device and inode numbers.

@@ -85,6 +85,9 @@ pub(super) fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
         return;
     };
     let entry = me.arena.file_unchecked(work.file);
+    if !entry.is_still_of(work.device.caps()) {
+        return;
+    }
     let Some(header) = me.arena.header(job.fill.header) else {
         return;
     };

@@ -249,3 +249,37 @@ fn a_dead_device_is_not_asked_again_and_again() {
     let calls = calls.load(Ordering::SeqCst);
     assert!((1..40).contains(&calls), "{calls} calls");
 }
+
+/// A keeper has the device of a file in hand that nobody has open; the file's entry is dropped, and becomes another file's, which owes bytes.
+#[test]
+fn no_file_is_written_to_the_device_of_the_one_that_had_its_entry() {
+    let session = session(DirtyTracking::Page);
+    let shared = session.shared();
+    let me = shared.me().expect("a slot");
+    let disk = SimDisk::new(SimOptions::default());
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let (first, second) = (disk.create(), disk.create());
+    let open = |sim: &Arc<SimFile>| {
+        let device: Arc<dyn DeviceFile> = Arc::clone(sim) as _;
+        session.open_device(device, "sim", &options)
+    };
+    let file = open(&first).expect("a file");
+    let id = file.core().expect("managed").id;
+    file.close().expect("closed");
+    let other = open(&second).expect("a file");
+    if other.core().expect("managed").id != id {
+        // There are two entries.
+        other.close().expect("closed");
+    }
+    crate::member::table::forget_removed(shared, me, id);
+    let files: Vec<_> = (0..2).map_while(|_| open(&disk.create()).ok()).collect();
+    let has_it = |file: &&File| file.core().is_some_and(|core| core.id == id);
+    let next = files.iter().find(has_it).expect("the entry is another's");
+    next.write_at(&[7; 5000], 0).expect("written");
+    let device: Arc<dyn DeviceFile> = Arc::clone(&first) as _;
+    let outcome = shared.flush(me, id, &device, Scope::SYNC);
+    assert_eq!(outcome.pages_written, 0);
+    assert_eq!(first.stat().expect("a file").len, 0);
+    next.sync_all().expect("synced");
+}
