@@ -124,6 +124,9 @@ impl Directory {
             let (held, replaced) = (hold(&from, name), hold(&to, new_name));
             let _marks = (self.mark(&held), self.mark(&replaced));
             rustix::fs::renameat_with(&from, name, &to, new_name, flags)?;
+            for fd in [&held, &replaced].into_iter().flatten() {
+                self.session.follow_renamed(fd.as_fd());
+            }
         }
         self.nodes.named(new_parent, new_name);
         if flags.contains(RenameFlags::EXCHANGE) {

@@ -22,6 +22,8 @@ use crate::serve;
 /// Bits that a file gets from nobody who still has something to write: with the lower ones it may be executed, while no writable descriptor is
 /// open anywhere; the upper ones the kernel takes from whatever is written.
 const SETTLED: mode_t = 0o6111;
+/// The bit without which nobody but root could open the file again to write what it owes, should its programs die.
+const WRITABLE: mode_t = 0o200;
 /// An attribute that it takes as well.
 const CAPABILITY: &[u8; 20] = b"security.capability\0";
 
@@ -112,7 +114,10 @@ unsafe fn unnamed(dir: c_int, path: *const c_char, call: impl FnOnce() -> c_int)
 
 /// What gets one of these bits goes to the kernel.
 fn if_settled(mode: mode_t, give: impl FnOnce() -> Given) -> Given {
-    if mode & SETTLED == 0 { Ok(()) } else { give() }
+    match mode & (SETTLED | WRITABLE) {
+        WRITABLE => Ok(()),
+        _ => give(),
+    }
 }
 
 /// So does what gets capabilities.

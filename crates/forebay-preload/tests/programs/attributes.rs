@@ -3,11 +3,10 @@
 use std::ffi::CString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay::Session;
 use forebay::keeper::recover::{Saved, recover};
 
 use crate::deaths;
@@ -141,6 +140,14 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             println!("@done");
             std::thread::sleep(PATIENCE);
         }
+        "read-only" => {
+            let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
+            assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+            // SAFETY: takes no memory.
+            assert_eq!(unsafe { libc::fchmod(fd, 0o444) }, 0);
+            println!("@done");
+            std::thread::sleep(PATIENCE);
+        }
         "privileges" => PRIVILEGES.iter().for_each(|it| keep_privilege(dir, it)),
         _ => return false,
     }
@@ -234,7 +241,7 @@ fn keep_privilege(dir: &Path, &(name, is_roots, change): &(&str, bool, Change)) 
 }
 
 /// Plays a role up to its end, kills program and keeper at once, and recovers.
-fn recover_after(scene: &mut Scene, role: &str, argument: &str, before: impl Fn()) -> Vec<Saved> {
+fn recover_after(scene: &mut Scene, role: &str, argument: &str) -> Vec<Saved> {
     let arena = scene.session.as_ref().and_then(|s| s.place().ok()?.path);
     let arena = arena.expect("an arena");
     drop(scene.session.take());
@@ -248,7 +255,6 @@ fn recover_after(scene: &mut Scene, role: &str, argument: &str, before: impl Fn(
         .expect("text")
         .ends_with("@done")
     {}
-    before();
     keeper.kill().expect("a kill");
     program.kill().expect("a kill");
     program.wait().expect("an end");
@@ -261,7 +267,7 @@ fn recover_after(scene: &mut Scene, role: &str, argument: &str, before: impl Fn(
 #[test]
 fn a_recovery_knows_what_the_session_has_changed_past_the_bytes() {
     let mut scene = Scene::new("changed", 0);
-    let saved = recover_after(&mut scene, "changes", "", || {});
+    let saved = recover_after(&mut scene, "changes", "");
     let others: Vec<_> = saved
         .iter()
         .filter(|saved| !matches!(saved, Saved::Written { .. }))
@@ -286,17 +292,19 @@ fn a_recovery_knows_what_the_session_has_changed_past_the_bytes() {
 #[test]
 fn a_recovery_finds_what_the_session_has_renamed() {
     let mut scene = Scene::new("renamed", 0);
-    let (name, new): (_, PathBuf) = (scene.name.clone(), scene.path("b"));
-    let saved = recover_after(&mut scene, "renames", "b", || {
-        let session = Session::open(config(&name)).expect("a session");
-        let begun = Instant::now();
-        while session.files().iter().all(|file| file.path != new) {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", session.files());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    });
+    // At once: before the keeper has looked.
+    let saved = recover_after(&mut scene, "renames", "b");
     assert!(matches!(&saved[..], [Saved::Written { .. }]), "{saved:?}");
     assert!(std::fs::read(scene.path("b")).expect("a file") == bytes(0));
+}
+
+/// Only root could open it again to write what it owes.
+#[test]
+fn a_file_that_is_made_read_only_owes_nothing() {
+    let mut scene = Scene::new("read-only", 0);
+    let saved = recover_after(&mut scene, "read-only", "");
+    assert!(saved.is_empty(), "{saved:?}");
+    assert!(std::fs::read(scene.path("a")).expect("a file") == bytes(0));
 }
 
 #[test]

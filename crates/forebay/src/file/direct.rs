@@ -218,6 +218,8 @@ pub(super) fn write_all(core: &Core, pieces: &[Piece], offset: u64) -> std::io::
     let mut done = 0;
     let len: usize = pieces.iter().map(|piece| piece.len).sum();
     while done < len {
+        // Each request dates the file anew, and there may be many.
+        core.entry().show_change();
         let written = if done == 0 {
             core.device.write_direct(pieces, offset)
         } else {

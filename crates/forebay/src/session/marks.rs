@@ -5,6 +5,7 @@
 //! be no member.
 
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 
 use super::Session;
 use super::glance::{Glance, known_entry};
@@ -17,6 +18,7 @@ use crate::member::{closed, table};
 use crate::memory::arena::Arena;
 use crate::memory::files::CLOSING;
 use crate::sync::Ordering;
+use crate::sys::file::path_of;
 use crate::sys::stat;
 
 /// A change of an inode, from before it until it is dropped.
@@ -46,6 +48,21 @@ impl Glance {
 }
 
 impl Session {
+    /// The file behind a descriptor, which may only name it, has got another name: where a recovery looks for it, should all die now. Of one that
+    /// nobody of the session uses nothing is noted.
+    pub fn follow_renamed(&self, fd: BorrowedFd<'_>) {
+        let (shared, Ok(found)) = (&self.shared, stat::stat(fd)) else {
+            return;
+        };
+        if let Some(id) = table::find(&shared.arena, found.device, found.inode)
+            // Another of its names may have been renamed.
+            && !table::leads_to(&shared.arena.file_unchecked(id).path(), (found.device, found.inode))
+            && let Ok(me) = shared.me()
+        {
+            table::refresh_path(me, id, path_of(fd).as_os_str().as_bytes());
+        }
+    }
+
     /// As [`Glance::mark`].
     pub fn mark<'a>(&'a self, fd: BorrowedFd<'a>) -> Option<Mark<'a>> {
         Mark::begin(&self.shared.arena, fd)

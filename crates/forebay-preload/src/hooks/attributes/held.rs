@@ -89,6 +89,19 @@ impl Held {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// A call has given it another name, if `done` is 0. What a program that is not in the session renames the keeper sees soon.
+    pub(super) fn renamed(&self, done: c_int) {
+        if let Some(fd) = self.fd()
+            && done == 0
+            && let Some(session) = attach::joined()
+        {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            session.follow_renamed(fd);
+        }
+    }
+
     /// A call has taken the name away, if `done` is 0: nobody needs what is in memory of a file that has no other.
     pub(super) fn removed(&self, done: c_int) {
         if let Some(inode) = self.idle

@@ -24,14 +24,16 @@ pub(super) unsafe fn renamed(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let held = unsafe { Held::at(from.0, from.1, false, 1) };
-    noted(held.fd(), || {
+    let done = noted(held.fd(), || {
         // SAFETY: the same.
         let done = (flags == 0).then(|| unsafe { to_nothing(from, to) });
         done.flatten().unwrap_or_else(|| {
             // SAFETY: the same.
             unsafe { replacing(to, flags, call) }
         })
-    })
+    });
+    held.renamed(done);
+    done
 }
 
 /// As [`renamed`], of what is at `to` alone.
