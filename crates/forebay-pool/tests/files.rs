@@ -303,13 +303,16 @@ fn a_server_that_does_not_see_its_pools_home_ends() {
     let ended = stray.wait();
     assert!(matches!(ended, Err(Ended::Home(_))), "{ended:?}");
     assert!(bare.path().read_dir().unwrap().next().is_none());
+    // It is mounted there now.
+    let second = begin(&first, 1);
     let files = join(&first);
     let open = files.open(b"one", CREATE).unwrap();
     open.write_at(&[1; 5000], 0).unwrap();
     open.sync().unwrap();
     drop((open, files));
-    serving.stop();
-    serving.wait().unwrap();
+    let all = [second, serving];
+    all.iter().for_each(Serving::stop);
+    all.into_iter().for_each(|server| server.wait().unwrap());
 }
 
 /// As soon as the address is free: the life before may have it for a moment.
