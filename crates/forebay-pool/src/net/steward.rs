@@ -456,18 +456,15 @@ impl From<io::Error> for Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{self, Receiver};
+
     use super::*;
 
     /// An etcd that does not outlive its test.
     struct Etcd(std::process::Child);
-
-    impl Etcd {
-        fn signal(&self, name: &str) {
-            let mut kill = std::process::Command::new("kill");
-            let done = kill.args([name, &self.0.id().to_string()]).status();
-            assert!(done.unwrap().success());
-        }
-    }
 
     impl Drop for Etcd {
         fn drop(&mut self) {
@@ -478,8 +475,8 @@ mod tests {
     }
 
     /// An etcd, and its address; `None`, and said so, where there is none.
-    fn etcd(data: &std::path::Path) -> Option<(Etcd, std::net::SocketAddr)> {
-        let ports = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    fn etcd(data: &std::path::Path) -> Option<(Etcd, SocketAddr)> {
+        let ports = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [clients, peers] = ports.map(|port| port.local_addr().unwrap());
         let [own, others] = [clients, peers].map(|address| format!("http://{address}"));
         let child = std::process::Command::new("etcd")
@@ -506,14 +503,48 @@ mod tests {
         }
     }
 
+    /// Stands before etcd, and keeps a request back when it is told to: whoever waits for the answer gives up.
+    fn delays(etcd: SocketAddr) -> (SocketAddr, Arc<AtomicBool>, Receiver<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (keeper, kept) = mpsc::channel();
+        let keeps = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&keeps);
+        std::thread::spawn(move || {
+            for asker in listener.incoming() {
+                let mut asker = asker.unwrap();
+                let mut request = vec![0; 1 << 16];
+                // It is short, and comes at once.
+                let length = asker.read(&mut request).unwrap();
+                request.truncate(length);
+                if told.swap(false, Ordering::Relaxed) {
+                    let _ = keeper.send(request);
+                    std::thread::spawn(move || asker.read(&mut [0]));
+                } else if let Ok(answer) = ask(etcd, &request) {
+                    let _ = asker.write_all(&answer);
+                }
+            }
+        });
+        (address, keeps, kept)
+    }
+
+    fn ask(etcd: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(etcd)?;
+        stream.write_all(request)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    }
+
     #[test]
     fn a_save_that_was_given_up_takes_no_later_ones_place() {
         let data = tempfile::tempdir().unwrap();
-        let Some((etcd, address)) = etcd(data.path()) else {
+        let Some((_etcd, etcd)) = etcd(data.path()) else {
             return;
         };
+        let (address, keeps, kept) = delays(etcd);
         let text = format!(
-            "servers = [\"127.0.0.1:7411\"]\nterm_ms = 2000\n\
+            "servers = [\"127.0.0.1:7411\"]\nterm_ms = 8000\n\
              [etcd]\nendpoints = [\"http://{address}\"]\nprefix = \"/forebay/late\""
         );
         let config = Config::parse(&text).unwrap();
@@ -533,31 +564,28 @@ mod tests {
             life,
             register: Register::new(2000, 1).saved(),
         };
-        let mut late = 0;
-        for life in (1..40).step_by(2) {
-            etcd.signal("-STOP");
-            late += usize::from(steward.save(reign, &state(life)).is_err());
-            let is_saved = std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(Duration::from_millis(50));
-                    etcd.signal("-CONT");
-                });
-                steward
-                    .save(reign, &state(life + 1))
-                    .is_ok_and(|saved| saved)
-            });
-            std::thread::sleep(Duration::from_millis(100));
-            let found = loop {
-                if let Ok(found) = steward.state() {
-                    break found.map(|state| state.life);
-                }
-            };
-            assert!(
-                !is_saved || found == Some(life + 1),
-                "{life}: {found:?} lies over a newer one"
-            );
+        let mut save = |life| steward.save(reign, &state(life));
+        assert!(save(1).is_ok_and(|saved| saved));
+        // It comes behind the next one, or before it.
+        for (life, is_late) in [(2, true), (4, false)] {
+            keeps.store(true, Ordering::Relaxed);
+            assert!(save(life).is_err());
+            let request = kept.recv().unwrap();
+            if !is_late {
+                ask(etcd, &request).unwrap();
+            }
+            assert!(save(life + 1).is_ok_and(|saved| saved), "{life}");
+            if is_late {
+                ask(etcd, &request).unwrap();
+            }
         }
-        assert!(late > 0);
+        // Nor does it take the place of the last one.
+        keeps.store(true, Ordering::Relaxed);
+        assert!(save(6).is_err());
+        assert!(save(7).is_ok_and(|saved| saved));
+        ask(etcd, &kept.recv().unwrap()).unwrap();
+        let found = steward.state().ok().flatten();
+        assert_eq!(found.map(|state| state.life), Some(7));
     }
 
     #[test]
