@@ -44,6 +44,8 @@ struct Known {
     is_dirty: bool,
     /// Somebody has opened it who wants each change to be synced.
     is_synced: bool,
+    /// Something that was written is lost, and a sync that nobody had asked for has heard of it: the pool says so once.
+    owes_error: bool,
 }
 
 impl Known {
@@ -98,7 +100,31 @@ impl Pooled {
         self.known().values().map(|known| known.openings).sum()
     }
 
+    /// Syncs a file for somebody who has asked for it, and hears also of what others have heard for him.
     fn sync_file(&self, file: File) -> Answer<()> {
+        let synced = self.sync_unasked(file);
+        let owed = self
+            .known()
+            .get_mut(&file)
+            .is_some_and(|known| std::mem::take(&mut known.owes_error));
+        self.tidy(file);
+        match synced {
+            Ok(()) if owed => Err(Failed(libc::EIO)),
+            synced => synced,
+        }
+    }
+
+    /// Whoever has not asked for a sync keeps its error for somebody who does. Says whether all is well.
+    fn keep_error(&self, file: File, synced: &Answer<()>) -> bool {
+        let mut all = self.known();
+        let Some(known) = all.get_mut(&file) else {
+            return synced.is_ok();
+        };
+        known.owes_error |= matches!(synced, Err(Failed(libc::EIO)));
+        synced.is_ok() && !known.owes_error
+    }
+
+    fn sync_unasked(&self, file: File) -> Answer<()> {
         self.publish(file)?;
         let before = self.known().get_mut(&file).map(|known| {
             // What is written from now on is not this sync's.
@@ -151,10 +177,9 @@ impl Pooled {
     /// Forgets what there is nothing to know of.
     fn tidy(&self, file: File) {
         let mut all = self.known();
-        if all
-            .get(&file)
-            .is_some_and(|known| known.openings == 0 && !known.is_dirty && !known.is_going)
-        {
+        if all.get(&file).is_some_and(|known| {
+            known.openings == 0 && !known.is_dirty && !known.is_going && !known.owes_error
+        }) {
             all.remove(&file);
         }
     }

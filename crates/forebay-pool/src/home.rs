@@ -14,7 +14,7 @@ use std::io;
 
 use crate::ids::{Epoch, File, Version};
 use crate::message::{Block, Place};
-pub use directory::{Directory, Foreign, Taken, is_open};
+pub use directory::{Directory, Foreign, Owner, Taken, is_open};
 
 /// The first epoch of a life.
 pub(crate) fn first_epoch(life: u64) -> Epoch {
@@ -31,7 +31,8 @@ pub trait Home: Debug + Send + Sync {
     /// A block, if it is there. One that is damaged, and stays so until it is written, is [`io::ErrorKind::InvalidData`].
     fn load(&self, place: Place) -> io::Result<Option<(Version, Vec<u8>)>>;
     /// Keeps a block, unless a newer one is there; says whether it is there now. A newer one of a later life is an error: this life has lost its home.
-    fn store(&self, block: &Block) -> io::Result<bool>;
+    /// It fails if the server may not write any more, which is asked when nobody else changes the file: it may have stood still meanwhile.
+    fn store(&self, block: &Block, may: &dyn Fn() -> bool) -> io::Result<bool>;
     /// A file's blocks from this one on go; all that there is of it, if it is `whole`. Says whether that is done: a home works at it for a moment only,
     /// since its server is there for nobody meanwhile, and goes on with the rest when it is told again to do what it was not done with, if it `goes_on`.
     fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool>;

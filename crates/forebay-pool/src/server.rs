@@ -127,6 +127,11 @@ impl Server {
         }
     }
 
+    /// Tells it the time as it goes on while it works. Without that it is what it was last told.
+    pub fn set_clock(&mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.blocks.clock.0 = Some(Arc::new(clock));
+    }
+
     /// How often a client has claimed what another has.
     pub fn false_claims(&self) -> u64 {
         self.false_claims

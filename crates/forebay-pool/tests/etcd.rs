@@ -565,6 +565,24 @@ fn a_ruler_that_is_stopped_for_a_while_rules_no_more() {
 }
 
 #[test]
+fn a_client_joins_while_the_first_server_of_the_list_is_silent() {
+    let Some(etcd) = Etcd::begin() else {
+        return;
+    };
+    let servers = Servers::begin(&etcd, 3, None);
+    drop(servers.join());
+    wait_for_all(&servers, &etcd);
+    // Its host's kernel answers for it.
+    servers.all[0].signal("-STOP");
+    wait_until("another one rules", || {
+        etcd.ruler().is_some_and(|ruler| ruler != 0)
+    });
+    // A greeting waits for longer.
+    let joined = Pool::join(&servers.config, Duration::from_secs(8));
+    assert!(joined.is_ok(), "{:?}", joined.err());
+}
+
+#[test]
 fn what_all_servers_have_written_is_there_again_with_a_home_and_lost_without() {
     let Some(etcd) = Etcd::begin() else {
         return;

@@ -280,6 +280,41 @@ fn two_pools_have_no_home_together() {
     serving.wait().unwrap();
 }
 
+#[test]
+fn a_server_that_does_not_see_its_pools_home_ends() {
+    let [home, bare] = [(), ()].map(|()| tempfile::tempdir().unwrap());
+    let seen = |home: &Path| Config {
+        home: Some(home.to_owned()),
+        ..config(2)
+    };
+    let first = seen(home.path());
+    let second = Config {
+        home: Some(bare.path().to_owned()),
+        ..first.clone()
+    };
+    let serving = Serving::begin(&first, 0).unwrap();
+    let stray = begin(&second, 1);
+    let until = std::time::Instant::now() + PATIENCE;
+    while !stray.is_over() {
+        let is_time = std::time::Instant::now() < until;
+        assert!(is_time, "it serves from an empty directory");
+        thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let ended = stray.wait();
+    assert!(matches!(ended, Err(Ended::Home(_))), "{ended:?}");
+    assert!(bare.path().read_dir().unwrap().next().is_none());
+    // It is mounted there now.
+    let second = begin(&first, 1);
+    let files = join(&first);
+    let open = files.open(b"one", CREATE).unwrap();
+    open.write_at(&[1; 5000], 0).unwrap();
+    open.sync().unwrap();
+    drop((open, files));
+    let all = [second, serving];
+    all.iter().for_each(Serving::stop);
+    all.into_iter().for_each(|server| server.wait().unwrap());
+}
+
 /// As soon as the address is free: the life before may have it for a moment.
 fn begin(config: &Config, index: usize) -> Serving {
     let until = std::time::Instant::now() + PATIENCE;

@@ -499,7 +499,7 @@ fn a_pools_home_on_a_store_is_durable_once_it_is_synced() {
     let Some(mut scene) = Scene::begin_store("home", "32MiB", NEVER) else {
         return;
     };
-    let home = Directory::new(&scene.point.join("home"), 1);
+    let home = Directory::of_anybody(&scene.point.join("home"), 1).expect("a home");
     let block = |number| Block {
         place: (FileNumber(7), number),
         version: Version {

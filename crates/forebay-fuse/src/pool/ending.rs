@@ -43,7 +43,7 @@ impl Left {
 impl Pooled {
     /// Whatever was written here is at the servers. How many files could not be.
     pub(crate) fn sync_all(&self) -> usize {
-        self.sync_those(|known| known.is_dirty && !known.is_gone)
+        self.sync_those(|known| (known.is_dirty || known.owes_error) && !known.is_gone)
     }
 
     /// The same at the end of the mount, when nobody has anything open. Files without a name go.
@@ -66,7 +66,7 @@ impl Pooled {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let is_synced = self.sync_file(*file).is_ok();
+                let is_synced = self.keep_error(*file, &self.sync_unasked(*file));
                 failed.fetch_add(usize::from(!is_synced), Ordering::Relaxed);
             }
         };
@@ -113,7 +113,37 @@ impl Pooled {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use forebay_pool::files::Files;
+
     use super::*;
+    use crate::failed::Failed;
+
+    #[test]
+    fn what_a_sync_that_nobody_asked_for_has_heard_is_said_once_to_who_asks() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = port.local_addr().expect("an address");
+        drop(port);
+        let config = forebay_pool::net::Config::parse(&format!("servers = [\"{address}\"]"));
+        let config = config.expect("a configuration");
+        let serving = forebay_pool::net::Serving::begin(&config, 0).expect("a server");
+        let files = Files::join(&config, Duration::from_secs(60)).expect("in");
+        let pooled = Pooled::new(files, Duration::ZERO);
+        let file = File(7);
+        pooled.written(file);
+        assert!(!pooled.keep_error(file, &Err(Failed(libc::EIO))));
+        // A sync that goes well does not forget it, nor does one at the end.
+        assert!(!pooled.keep_error(file, &pooled.sync_unasked(file)));
+        assert_eq!(pooled.sync_all(), 1);
+        assert_eq!(pooled.sync_file(file), Err(Failed(libc::EIO)));
+        assert_eq!(pooled.sync_file(file), Ok(()));
+        assert_eq!(pooled.sync_all(), 0);
+        assert!(pooled.known().is_empty());
+        drop(pooled);
+        serving.stop();
+        serving.wait().expect("stopped");
+    }
 
     #[test]
     fn what_could_not_be_removed_is_tried_again_in_turn() {

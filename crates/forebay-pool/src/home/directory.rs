@@ -1,7 +1,7 @@
 //! A home that is a directory of a file system: the servers' own, or one that several hosts see.
 //!
 //! ```text
-//! life             the number of the pool's life, and the size of its blocks
+//! life             the number of the pool's life, the size of its blocks, and the mark of the life of its members
 //! lock             locked by the pool's first server as long as it lives
 //! FILE/BLOCK       a block: its version, 24 bytes, and what it holds
 //! FILE/turn/       of whoever changes anything in FILE (`turn`)
@@ -9,17 +9,22 @@
 //!
 //! A block is written to another name, synced, and renamed: it is the old one or the new one, also after a power cut. A file system may give a file
 //! its new name before it has the bytes. A file that is no block is an error and not a hole: something has damaged it, and whoever needs it is told.
+//!
+//! What is not there is a hole. So a server asks whether a directory is its pool's home before it believes that ([`Directory::open`]), and keeps it open: what
+//! is mounted or unmounted over its path later is nothing to it. Only whoever begins a life makes the directory itself.
 
 mod discards;
 mod turn;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{Mode, OFlags, openat};
 
 use super::{Home, life_of};
 use crate::ids::{Epoch, File, Version};
@@ -41,11 +46,21 @@ const DIRECTORY_MODE: u32 = 0o700;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    root: fs::File,
+    /// `syncfs` does not make names durable here, as far as is known: each directory is synced when it has a new one.
+    syncs_each: bool,
     /// Where this server writes what it renames then.
     draft: String,
     discards: Mutex<Discards>,
-    /// Files with names that are not durable yet.
-    renamed: Mutex<BTreeSet<File>>,
+}
+
+/// Whose a home is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Bytes of a block, for all time.
+    pub block_bytes: u64,
+    /// The mark of the life of the pool's members.
+    pub birth: u64,
 }
 
 /// Why a directory is not a pool's home.
@@ -60,22 +75,52 @@ pub enum Foreign {
     /// Another pool's first server, or another life of this one's, has it.
     #[error("{0} is the home of a pool that runs")]
     Taken(PathBuf),
+    /// Another pool's, or none, where this pool has one already.
+    #[error(
+        "{0} is not the home that this pool has: all servers must see the same directory there, so mount its file system on this host, and begin this server again"
+    )]
+    Another(PathBuf),
     /// Something else lies there.
     #[error("{0} is neither empty nor a pool's home")]
     Other(PathBuf),
 }
 
 impl Directory {
-    /// The home of a server with this number.
-    pub fn new(path: &Path, server: u32) -> Directory {
+    /// The home of a server with this number, which is a member of that pool.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    pub fn open(path: &Path, owner: Owner, server: u32) -> Result<Directory, Foreign> {
+        let failed = |error| Foreign::Failed(path.to_owned(), error);
+        let opened = Directory::of_anybody(path, server).map_err(failed)?;
+        check(&opened.root, path, owner)?;
+        Ok(opened)
+    }
+
+    /// The same where nobody asks whose it is.
+    ///
+    /// # Errors
+    /// Those of the directory.
+    pub fn of_anybody(path: &Path, server: u32) -> io::Result<Directory> {
+        let root = fs::File::open(path)?;
         // A server of an earlier life may be suspended, and go on with its own draft whenever it wakes: it finds nobody else's.
         let life = RandomState::new().build_hasher().finish();
-        Directory {
+        Ok(Directory {
             path: path.to_owned(),
+            syncs_each: !syncs_names(&root)?,
+            root,
             draft: format!("draft-{server}-{life:016x}"),
             discards: Mutex::default(),
-            renamed: Mutex::default(),
-        }
+        })
+    }
+
+    /// Says whether a directory is a pool's home.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    pub fn check(path: &Path, owner: Owner) -> Result<(), Foreign> {
+        let failed = |error| Foreign::Failed(path.to_owned(), error);
+        check(&fs::File::open(path).map_err(failed)?, path, owner)
     }
 
     /// Takes a home for one pool as long as the answer lives, and makes it if it is not there. By the first server.
@@ -86,7 +131,8 @@ impl Directory {
         let failed = |error| Foreign::Failed(path.to_owned(), error);
         make_directory(path).map_err(failed)?;
         // Nothing is put into a directory that is something else's.
-        life_before(path, block_bytes)?;
+        let root = fs::File::open(path).map_err(failed)?;
+        life_before(&root, path, block_bytes)?;
         let lock = lock_file(path).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(Taken(lock)),
@@ -99,31 +145,56 @@ impl Directory {
     ///
     /// # Errors
     /// [`Foreign`].
-    pub fn begin_life(path: &Path, block_bytes: u64) -> Result<u64, Foreign> {
-        Directory::begin_life_after(path, block_bytes, 0)
+    pub fn begin_life(path: &Path, owner: Owner) -> Result<u64, Foreign> {
+        Directory::begin_life_after(path, owner, 0)
     }
 
     /// The same, where lives up to this one are known from elsewhere.
     ///
     /// # Errors
     /// [`Foreign`].
-    pub fn begin_life_after(path: &Path, block_bytes: u64, known: u64) -> Result<u64, Foreign> {
-        let life = life_before(path, block_bytes)?.max(known) + 1;
-        let text = format!("{life} {block_bytes}\n");
+    pub fn begin_life_after(path: &Path, owner: Owner, known: u64) -> Result<u64, Foreign> {
+        let failed = |error| Foreign::Failed(path.to_owned(), error);
+        let root = fs::File::open(path).map_err(failed)?;
+        let Owner { block_bytes, birth } = owner;
+        let life = life_before(&root, path, block_bytes)?.0.max(known) + 1;
+        let text = format!("{life} {block_bytes} {birth}\n");
         replace(&path.join(LIFE_DRAFT), &path.join(LIFE), &[text.as_bytes()])
-            .and_then(|()| sync(path))
-            .and_then(|()| sync_names(path))
-            .map_err(|error| Foreign::Failed(path.to_owned(), error))?;
+            .and_then(|()| sync(&root))
+            .and_then(|()| root.sync_all())
+            .map_err(failed)?;
         Ok(life)
     }
 
-    fn renamed(&self) -> MutexGuard<'_, BTreeSet<File>> {
-        self.renamed.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is not there is a hole, as long as the home is there.
+    fn perhaps<T>(&self, found: io::Result<T>) -> io::Result<Option<T>> {
+        let found = perhaps(found)?;
+        if found.is_none() && self.root.metadata()?.nlink() == 0 {
+            let why = format!("{} has been removed", self.path.display());
+            return Err(io::Error::other(why));
+        }
+        Ok(found)
     }
+}
 
-    fn of(&self, file: File) -> PathBuf {
-        self.path.join(format!("{:016x}", file.0))
+/// A file's directory in the home.
+fn of(file: File) -> String {
+    format!("{:016x}", file.0)
+}
+
+/// Opens what lies below a directory.
+fn open_at(at: impl AsFd, path: &str) -> io::Result<fs::File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(openat(at, path, flags, Mode::empty())?.into())
+}
+
+/// Whether a directory is a pool's home. Homes of earlier versions do not say by which birth they go.
+fn check(root: &fs::File, path: &Path, owner: Owner) -> Result<(), Foreign> {
+    let (life, birth) = life_before(root, path, owner.block_bytes)?;
+    if life == 0 || birth.is_some_and(|birth| birth != owner.birth) {
+        return Err(Foreign::Another(path.to_owned()));
     }
+    Ok(())
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -131,16 +202,22 @@ fn make_directory(path: &Path) -> io::Result<()> {
     builder.recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// The number of a home's last life; 0 if it is empty.
-fn life_before(path: &Path, block_bytes: u64) -> Result<u64, Foreign> {
+/// The number of a home's last life, 0 if it is empty; and by which birth it goes, if it says so.
+fn life_before(
+    root: &fs::File,
+    path: &Path,
+    block_bytes: u64,
+) -> Result<(u64, Option<u64>), Foreign> {
     let failed = |error| Foreign::Failed(path.to_owned(), error);
-    if let Some(text) = perhaps(fs::read_to_string(path.join(LIFE))).map_err(failed)? {
+    let text = open_at(root, LIFE).and_then(io::read_to_string);
+    if let Some(text) = perhaps(text).map_err(failed)? {
         let words: Vec<u64> = { text.split_whitespace() }
             .map_while(|word| word.parse().ok())
             .collect();
         return match words[..] {
-            [life, bytes] if bytes == block_bytes => Ok(life),
-            [_, bytes] => Err(Foreign::Blocks(path.to_owned(), bytes)),
+            [life, bytes] if bytes == block_bytes => Ok((life, None)),
+            [life, bytes, birth] if bytes == block_bytes => Ok((life, Some(birth))),
+            [_, bytes] | [_, bytes, _] => Err(Foreign::Blocks(path.to_owned(), bytes)),
             _ => Err(Foreign::Other(path.to_owned())),
         };
     }
@@ -151,7 +228,7 @@ fn life_before(path: &Path, block_bytes: u64) -> Result<u64, Foreign> {
             return Err(Foreign::Other(path.to_owned()));
         }
     }
-    Ok(0)
+    Ok((0, None))
 }
 
 /// A home that is this process's pool's.
@@ -181,20 +258,22 @@ fn replace(draft: &Path, to: &Path, parts: &[&[u8]]) -> io::Result<()> {
     fs::rename(draft, to)
 }
 
-fn sync(path: &Path) -> io::Result<()> {
-    Ok(rustix::fs::syncfs(fs::File::open(path)?)?)
+fn sync(root: &fs::File) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(root)?)
 }
 
 /// Whether `syncfs` makes names durable on this file system, as far as is known. It does not reach one in user space, and one that lies over others
-/// passes it on to who knows which: there each directory is synced, which costs more.
-fn syncs_names(path: &Path) -> io::Result<bool> {
+/// passes it on to who knows which.
+fn syncs_names(root: &fs::File) -> io::Result<bool> {
     const KNOWN: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
-    Ok(KNOWN.contains(&(rustix::fs::statfs(path)?.f_type as u64)))
+    Ok(KNOWN.contains(&(rustix::fs::fstatfs(root)?.f_type as u64)))
 }
 
 /// The names in a directory are durable, or have gone with it.
-fn sync_names(path: &Path) -> io::Result<()> {
-    match perhaps(fs::File::open(path))? {
+fn sync_names(home: &fs::File, directory: &str) -> io::Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.with_borrow_mut(|synced| synced.push(directory.to_owned()));
+    match perhaps(open_at(home, directory))? {
         Some(directory) => directory.sync_all(),
         None => Ok(()),
     }
@@ -220,8 +299,8 @@ fn version(head: &[u8]) -> Option<Version> {
 }
 
 /// The version of a block in a file, if it is there.
-fn there(path: &Path) -> io::Result<Option<Version>> {
-    let Some(there) = perhaps(fs::File::open(path))? else {
+fn there(at: impl AsFd, name: &str) -> io::Result<Option<Version>> {
+    let Some(there) = perhaps(open_at(at, name))? else {
         return Ok(None);
     };
     let mut head = Vec::with_capacity(HEAD);
@@ -240,72 +319,94 @@ fn perhaps<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 
 impl Home for Directory {
     fn load(&self, (file, block): Place) -> io::Result<Option<(Version, Vec<u8>)>> {
-        let path = self.of(file).join(format!("{block:x}"));
-        let Some(bytes) = perhaps(fs::read(&path))? else {
+        let name = format!("{}/{block:x}", of(file));
+        let Some(mut found) = self.perhaps(open_at(&self.root, &name))? else {
             return Ok(None);
         };
+        let mut bytes = Vec::new();
+        found.read_to_end(&mut bytes)?;
         let version = version(&bytes).filter(|_| bytes.len() <= HEAD + BLOCK_MAX);
         let version = version.ok_or_else(|| {
-            let why = format!("{} is damaged: it is no block", path.display());
+            let why = format!("{}/{name} is damaged: it is no block", self.path.display());
             io::Error::new(io::ErrorKind::InvalidData, why)
         })?;
         Ok(Some((version, bytes[HEAD..].to_vec())))
     }
 
-    fn store(&self, block: &Block) -> io::Result<bool> {
-        let directory = self.of(block.place.0);
+    fn store(&self, block: &Block, may: &dyn Fn() -> bool) -> io::Result<bool> {
+        let directory = of(block.place.0);
         let name = format!("{:x}", block.place.1);
         let head = head(block.version);
         let parts = [head.as_flattened(), &block.bytes];
-        in_turn((&directory, &self.draft), |turn| {
+        let is_there = in_turn((self.root.as_fd(), &directory, &self.draft), |turn| {
             turn.write(&self.draft, &parts)?;
             turn.take()?;
-            match there(&directory.join(&name))? {
+            // Whoever stands still from here on loses its turn to others before they change anything.
+            if !may() {
+                return Err(io::Error::other("this server may not write any more"));
+            }
+            match there(turn.blocks(), &name)? {
                 Some(there) if there >= block.version => {
                     let life = |version: Version| life_of(Epoch(version.epoch));
                     if life(there) > life(block.version) {
-                        let path = directory.join(&name);
-                        let why = format!("{} is of a later life of the pool", path.display());
+                        let home = self.path.display();
+                        let why =
+                            format!("{home}/{directory}/{name} is of a later life of the pool");
                         return Err(io::Error::other(why));
                     }
                     Ok(there == block.version)
                 }
                 _ => turn.bring(&self.draft, &name).map(|()| true),
             }
-        })
-        .inspect(|_| {
-            self.renamed().insert(block.place.0);
-        })
+        })?;
+        if self.syncs_each {
+            // Not later, by whoever is told to: this server may be dead or have left by then.
+            sync_names(&self.root, &directory)?;
+        }
+        Ok(is_there)
     }
 
     fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool> {
-        let directory = self.of(file);
+        let directory = of(file);
+        let Some(blocks) = self.perhaps(open_at(&self.root, &directory))? else {
+            return Ok(true);
+        };
         let mut discards = { self.discards.lock() }.unwrap_or_else(PoisonError::into_inner);
-        discards.discard((&directory, &self.draft), (file, from, whole), goes_on)
+        let at = (self.root.as_fd(), &*directory, &*self.draft);
+        discards.discard(at, &blocks, (file, from, whole), goes_on)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let files = std::mem::take(&mut *self.renamed());
-        let synced = sync(&self.path).and_then(|()| {
-            if syncs_names(&self.path)? {
-                return Ok(());
-            }
-            let directories = files.iter().map(|file| self.of(*file));
-            { directories.chain([self.path.clone()]) }.try_for_each(|path| sync_names(&path))
-        });
-        if synced.is_err() {
-            self.renamed().extend(files);
+        sync(&self.root)?;
+        if self.syncs_each {
+            // Files have come.
+            self.root.sync_all()?;
         }
-        synced
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::ids::SIZE_BLOCK;
+
+    std::thread_local! {
+        /// Directories whose names this thread has synced.
+        pub(super) static SYNCED: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    const OWNER: Owner = Owner {
+        block_bytes: 4096,
+        birth: 7,
+    };
+
+    fn home_at(path: &Path, server: u32) -> Directory {
+        Directory::of_anybody(path, server).unwrap()
+    }
 
     fn block(file: u64, number: u64, change: u64) -> Block {
         Block {
@@ -322,15 +423,15 @@ mod tests {
     #[test]
     fn newer_blocks_stay_and_what_is_discarded_goes() {
         let around = tempfile::tempdir().unwrap();
-        let [one, two] = [1, 2].map(|server| Directory::new(around.path(), server));
+        let [one, two] = [1, 2].map(|server| home_at(around.path(), server));
         for number in [0, 1, 0xd, SIZE_BLOCK] {
-            one.store(&block(7, number, 5)).unwrap();
+            one.store(&block(7, number, 5), &|| true).unwrap();
         }
-        assert!(!two.store(&block(7, 1, 4)).unwrap());
-        assert!(two.store(&block(7, 1, 5)).unwrap());
+        assert!(!two.store(&block(7, 1, 4), &|| true).unwrap());
+        assert!(two.store(&block(7, 1, 5), &|| true).unwrap());
         let load = |number| two.load((File(7), number)).unwrap();
         assert_eq!(load(1).unwrap().1, [5; 100]);
-        two.store(&block(7, 1, 6)).unwrap();
+        two.store(&block(7, 1, 6), &|| true).unwrap();
         let newest = block(7, 1, 6);
         assert_eq!(load(1), Some((newest.version, newest.bytes.to_vec())));
         while !one.discard(File(7), 1, false, true).unwrap() {}
@@ -344,44 +445,99 @@ mod tests {
     #[test]
     fn no_two_servers_have_one_draft() {
         let around = tempfile::tempdir().unwrap();
-        let [old, new] = [2, 2].map(|server| Directory::new(around.path(), server));
+        let [old, new] = [2, 2].map(|server| home_at(around.path(), server));
         assert_ne!(old.draft, new.draft);
     }
 
     #[test]
-    fn names_are_synced_once_where_that_is_to_be_done() {
-        let around = tempfile::tempdir().unwrap();
-        let home = Directory::new(around.path(), 1);
-        home.store(&block(7, 1, 5)).unwrap();
-        home.store(&block(8, 1, 5)).unwrap();
-        assert_eq!(home.renamed().len(), 2);
-        while !home.discard(File(8), 0, true, true).unwrap() {}
-        home.sync().unwrap();
-        assert!(home.renamed().is_empty());
-        for file in [7, 8] {
-            sync_names(&home.of(File(file))).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_home_that_cannot_be_looked_at_has_discarded_nothing() {
+    fn a_home_that_is_gone_has_no_holes_and_has_discarded_nothing() {
         let around = tempfile::tempdir().unwrap();
         let path = around.path().join("home");
-        let home = Directory::new(&path, 1);
+        fs::create_dir(&path).unwrap();
+        let home = home_at(&path, 1);
+        assert!(home.load((File(7), 1)).unwrap().is_none());
         assert!(
             home.discard(File(7), 0, true, false).unwrap(),
             "nothing is there"
         );
-        fs::write(&path, "").unwrap();
+        fs::remove_dir(&path).unwrap();
+        home.load((File(7), 1)).unwrap_err();
+        home.store(&block(7, 1, 5), &|| true).unwrap_err();
         home.discard(File(7), 0, true, false).unwrap_err();
+        assert!(!path.exists(), "a server has made a home");
+    }
+
+    #[test]
+    fn a_server_serves_from_its_pools_home_only_and_stays_there() {
+        let around = tempfile::tempdir().unwrap();
+        let path = around.path().join("home");
+        let open = |owner| Directory::open(&path, owner, 2);
+        assert!(matches!(open(OWNER), Err(Foreign::Failed(..))));
+        // As a mount point is of which nothing is mounted.
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(open(OWNER), Err(Foreign::Another(_))));
+        Directory::begin_life(&path, OWNER).unwrap();
+        let home = open(OWNER).unwrap();
+        let other = Owner { birth: 8, ..OWNER };
+        assert!(matches!(open(other), Err(Foreign::Another(_))));
+        let block_bytes = 512;
+        let other = Owner {
+            block_bytes,
+            ..OWNER
+        };
+        assert!(matches!(open(other), Err(Foreign::Blocks(_, 4096))));
+        // Something else is there now.
+        let real = around.path().join("real");
+        fs::rename(&path, &real).unwrap();
+        fs::create_dir(&path).unwrap();
+        home.store(&block(7, 1, 5), &|| true).unwrap();
+        assert_eq!(home.load((File(7), 1)).unwrap().unwrap().1, [5; 100]);
+        assert!(real.join(of(File(7))).join("1").exists());
+        assert!(fs::read_dir(&path).unwrap().next().is_none());
+        // What a version before this one has left does not say by which birth it goes.
+        fs::write(path.join(LIFE), "3 4096\n").unwrap();
+        open(OWNER).unwrap();
+    }
+
+    #[test]
+    fn names_are_durable_when_a_block_is_stored_where_no_sync_of_others_makes_them_so() {
+        let around = tempfile::tempdir().unwrap();
+        let mut home = home_at(around.path(), 1);
+        home.syncs_each = false;
+        home.store(&block(7, 1, 5), &|| true).unwrap();
+        assert!(SYNCED.take().is_empty());
+        home.syncs_each = true;
+        home.store(&block(8, 1, 5), &|| true).unwrap();
+        // Another server may have brought this one, and died then.
+        home.store(&block(7, 1, 5), &|| true).unwrap();
+        assert_eq!(SYNCED.take(), [8, 7].map(|file| of(File(file))));
+    }
+
+    #[test]
+    fn who_was_given_up_in_its_turn_brings_nothing_back() {
+        let around = tempfile::tempdir().unwrap();
+        let [one, two] = [1, 2].map(|server| home_at(around.path(), server));
+        let asked = AtomicUsize::new(0);
+        let stored = one.store(&block(7, 1, 5), &|| {
+            if asked.fetch_add(1, Ordering::Relaxed) > 0 {
+                return false;
+            }
+            // It stands still here, with its turn, and its term ends. Whoever has its blocks then removes them.
+            two.store(&block(7, 1, 6), &|| true).unwrap();
+            while !two.discard(File(7), 0, false, true).unwrap() {}
+            true
+        });
+        assert!(stored.is_err(), "it has brought the block");
+        assert_eq!(asked.into_inner(), 2);
+        assert_eq!(two.load((File(7), 1)).unwrap(), None);
     }
 
     #[test]
     fn what_is_no_block_is_an_error_and_no_hole() {
         let around = tempfile::tempdir().unwrap();
-        let home = Directory::new(around.path(), 1);
-        home.store(&block(7, 1, 5)).unwrap();
-        let path = home.of(File(7)).join("1");
+        let home = home_at(around.path(), 1);
+        home.store(&block(7, 1, 5), &|| true).unwrap();
+        let path = around.path().join(of(File(7))).join("1");
         for length in [0, HEAD as u64 - 1, (HEAD + BLOCK_MAX) as u64 + 1] {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             file.set_len(length).unwrap();
@@ -389,7 +545,7 @@ mod tests {
             assert_eq!(why.kind(), io::ErrorKind::InvalidData, "{length}");
         }
         // Whoever writes the whole block mends it.
-        home.store(&block(7, 1, 6)).unwrap();
+        home.store(&block(7, 1, 6), &|| true).unwrap();
         assert_eq!(home.load((File(7), 1)).unwrap().unwrap().1, [6; 100]);
     }
 
@@ -398,9 +554,9 @@ mod tests {
         let around = tempfile::tempdir().unwrap();
         let path = around.path().join("deep/home");
         let _taken = Directory::take(&path, 4096).unwrap();
-        Directory::begin_life(&path, 4096).unwrap();
-        let home = Directory::new(&path, 1);
-        home.store(&block(7, 1, 5)).unwrap();
+        Directory::begin_life(&path, OWNER).unwrap();
+        let home = home_at(&path, 1);
+        home.store(&block(7, 1, 5), &|| true).unwrap();
         assert!(!is_open(&path));
         let mut all = vec![around.path().join("deep")];
         let mut count = 0;
@@ -430,11 +586,12 @@ mod tests {
         };
         let path = Path::new(&path);
         let _taken = Directory::take(path, 4096).unwrap();
-        let life = Directory::begin_life(path, 4096).unwrap();
-        let home = Directory::new(path, 1);
+        let life = Directory::begin_life(path, OWNER).unwrap();
+        let home = home_at(path, 1);
         let synced = |life| 2 * life;
-        let store =
-            |change| (0..64).try_for_each(|number| home.store(&block(7, number, change)).map(drop));
+        let store = |change| {
+            (0..64).try_for_each(|number| home.store(&block(7, number, change), &|| true).map(drop))
+        };
         for number in (0..64).filter(|_| life > 1) {
             let (version, bytes) = home.load((File(7), number)).unwrap().unwrap();
             // Or what was written over it afterwards.
@@ -453,7 +610,14 @@ mod tests {
         let home = around.path().join("home");
         let begin = |bytes| {
             let _taken = Directory::take(&home, bytes)?;
-            Directory::begin_life(&home, bytes)
+            let block_bytes = bytes;
+            Directory::begin_life(
+                &home,
+                Owner {
+                    block_bytes,
+                    birth: 7,
+                },
+            )
         };
         assert_eq!((begin(4096).unwrap(), begin(4096).unwrap()), (1, 2));
         assert!(matches!(begin(512), Err(Foreign::Blocks(_, 4096))));
@@ -473,16 +637,16 @@ mod tests {
     #[test]
     fn what_a_later_life_has_written_is_no_success_of_an_earlier_one() {
         let around = tempfile::tempdir().unwrap();
-        let home = Directory::new(around.path(), 1);
+        let home = home_at(around.path(), 1);
         let of_life = |life: u64, change| {
             let mut block = block(7, 1, change);
             block.version.epoch = (life << 32) + 5;
             block
         };
-        home.store(&of_life(2, 3)).unwrap();
-        assert!(home.store(&of_life(1, 4)).is_err());
+        home.store(&of_life(2, 3), &|| true).unwrap();
+        assert!(home.store(&of_life(1, 4), &|| true).is_err());
         // Within a life another server may have been quicker.
-        home.store(&of_life(2, 2)).unwrap();
+        home.store(&of_life(2, 2), &|| true).unwrap();
         assert_eq!(home.load((File(7), 1)).unwrap().unwrap().1, [3; 100]);
     }
 }

@@ -24,6 +24,11 @@ impl Moment {
         self.0.saturating_sub(other.0)
     }
 
+    /// The same in milliseconds.
+    pub fn millis_since(self, other: Moment) -> u64 {
+        self.since(other).as_millis() as u64
+    }
+
     /// How long ago it was.
     pub fn elapsed(self) -> Duration {
         Moment::now().since(self)

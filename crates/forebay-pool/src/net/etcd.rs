@@ -89,10 +89,11 @@ fn parts(endpoint: &str) -> Option<(bool, &str, u16)> {
 /// No answer is longer: etcd's own limit of what it takes is less.
 const ANSWER_MAX: u64 = 16 << 20;
 
-/// A value, and the revision in which its key was made.
+/// A value, and the revisions in which its key was made, and changed last.
 pub(super) struct Found {
     pub value: Vec<u8>,
     pub made: u64,
+    pub changed: u64,
 }
 
 /// Connections to etcd.
@@ -149,7 +150,12 @@ impl Asker {
         let value = found["value"].as_str().unwrap_or_default();
         let value = decode(value).ok_or_else(|| no_sense(&answer))?;
         let made = number(&found["create_revision"]).ok_or_else(|| no_sense(&answer))?;
-        Ok(Some(Found { value, made }))
+        let changed = number(&found["mod_revision"]).ok_or_else(|| no_sense(&answer))?;
+        Ok(Some(Found {
+            value,
+            made,
+            changed,
+        }))
     }
 
     /// How the keys go on that begin so.
@@ -204,6 +210,28 @@ impl Asker {
             "create_revision": made.to_string() });
         let done = self.call("kv/txn", &one_if(&is_there, &put))?;
         Ok(done["succeeded"] == true)
+    }
+
+    /// Puts a value, if a key is still the one that was made in this revision, and the value's own was changed last in that one (0: it is not there);
+    /// says in which revision it is put.
+    pub fn put_after(
+        &mut self,
+        (guard, made): (&str, u64),
+        (key, last): (&str, u64),
+        value: &[u8],
+    ) -> io::Result<Option<u64>> {
+        let key = encode(key.as_bytes());
+        let is_there = json!({ "key": encode(guard.as_bytes()), "target": "CREATE", "result": "EQUAL",
+            "create_revision": made.to_string() });
+        let is_last = json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": last.to_string() });
+        let put = json!({ "request_put": { "key": key, "value": encode(value) } });
+        let both = json!({ "compare": [is_there, is_last], "success": [put] });
+        let done = self.call("kv/txn", &both)?;
+        if done["succeeded"] != true {
+            return Ok(None);
+        }
+        let revision = number(&done["header"]["revision"]);
+        revision.map(Some).ok_or_else(|| no_sense(&done))
     }
 
     /// Asks one endpoint after the other, the one that answered last first.

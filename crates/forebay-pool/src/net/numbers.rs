@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Config;
-use crate::home::{Directory, first_epoch};
+use crate::home::{Directory, Owner, first_epoch};
 use crate::ids::{Client, Node, Server};
 use crate::register::Floor;
 
@@ -18,7 +18,7 @@ const SERVERS_OF_A_LIFE: u32 = 1 << 10;
 enum More {
     /// There is none: these numbers end with the pool.
     None,
-    Home(PathBuf, u64),
+    Home(PathBuf, Owner),
     /// Whoever rules takes it.
     Ruler,
 }
@@ -46,9 +46,11 @@ pub(super) struct Numbers {
 
 impl Numbers {
     /// Of a pool whose first server rules: that one has the number 1.
-    pub fn of_first(config: &Config, life: Option<u64>) -> Numbers {
+    pub fn of_first(config: &Config, birth: u64, life: Option<u64>) -> Numbers {
         let home = config.home.clone();
-        let more = home.map_or(More::None, |home| More::Home(home, config.block_bytes));
+        let block_bytes = config.block_bytes;
+        let owner = Owner { block_bytes, birth };
+        let more = home.map_or(More::None, |home| More::Home(home, owner));
         let mut servers = vec![0; config.servers.len()];
         if let Some(first) = servers.first_mut() {
             *first = u32::MAX;
@@ -95,8 +97,10 @@ impl Numbers {
         if next.is_multiple_of(CLIENTS_OF_A_LIFE) {
             match &self.more {
                 More::None => {}
-                More::Home(home, block_bytes) => {
-                    let life = Directory::begin_life(home, *block_bytes).ok();
+                More::Home(home, owner) => {
+                    let is_there = Directory::check(home, *owner);
+                    let life = is_there.and_then(|()| Directory::begin_life(home, *owner));
+                    let life = life.ok();
                     let Some(first) = life.and_then(first_client) else {
                         return Given::Never;
                     };

@@ -44,11 +44,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Joins a pool, and waits at most `patience` until it is in.
+    /// Joins a pool: waits at most `patience` until somebody has given it a number, and as long again until it is in.
     pub fn join(config: &Config, patience: Duration) -> Result<Pool, Ended> {
         let until = Instant::now() + patience;
         loop {
-            match Pool::join_once(config, until) {
+            match Pool::join_once(config, until, patience) {
                 // Who gave it a number died before the next one knew of it.
                 Err(Ended::GivenUp) if config.etcd.is_some() && Instant::now() < until => {}
                 result => return result,
@@ -56,8 +56,7 @@ impl Pool {
         }
     }
 
-    fn join_once(config: &Config, until: Instant) -> Result<Pool, Ended> {
-        let is_time = || Instant::now() < until;
+    fn join_once(config: &Config, until: Instant, patience: Duration) -> Result<Pool, Ended> {
         let hello = |birth, dialler| Hello {
             pool: config.mark(),
             birth,
@@ -65,8 +64,10 @@ impl Pool {
         };
         let first = hello(0, Dialler::NewClient);
         let security = Security::of(config.tls.as_ref())?;
-        let met = meet(config, &security, &first, &is_time);
+        let met = meet(config, &security, first, until);
         let met = met.ok_or(Ended::NoAnswer)?;
+        // It has that long again to get in: who is silent may have taken the rest.
+        let until = Instant::now() + patience;
         let (_, birth, you, keeper) = met.map_err(|refusal| Ended::Refused(refusal.why))?;
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
@@ -108,7 +109,7 @@ impl Pool {
             if process::locked(&pool.process).is_given_up() {
                 return Err(Ended::GivenUp);
             }
-            if !is_time() || pool.is_over.load(Ordering::Relaxed) {
+            if Instant::now() >= until || pool.is_over.load(Ordering::Relaxed) {
                 return Err(Ended::NoAnswer);
             }
             thread::sleep(Duration::from_millis(2));
@@ -247,45 +248,53 @@ impl Pool {
     }
 }
 
-/// Asks those who may give it a number, in turn, while there is time.
-fn meet(
-    config: &Config,
-    security: &Security,
-    hello: &Hello,
-    is_time: &dyn Fn() -> bool,
-) -> Option<link::Met> {
+/// Asks those who may give it a number while there is time, all at once: one whose host is silent is waited for longer than there is.
+fn meet(config: &Config, security: &Security, hello: Hello, until: Instant) -> Option<link::Met> {
     // With etcd any of them may be the one that gives numbers.
     let givers = if config.etcd.is_some() {
         &config.servers[..]
     } else {
         &config.servers[..1]
     };
-    let mut refusal = None;
-    while is_time() {
-        let mut refusals = 0;
-        for to in givers {
-            let to = *to;
-            let door = Dialled {
-                to,
-                security,
-                hello,
-            };
-            match link::dial_once(door) {
-                // At one address there may be a stranger.
-                Some(Err(why)) => {
-                    refusals += 1;
-                    refusal = Some(Err(why));
+    let (teller, answers) = mpsc::channel();
+    let is_over = Arc::new(AtomicBool::new(false));
+    for (place, to) in givers.iter().copied().enumerate() {
+        let (teller, security, is_over) = (teller.clone(), security.clone(), Arc::clone(&is_over));
+        thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) && Instant::now() < until {
+                let (security, hello) = (&security, &hello);
+                let met = link::dial_once(Dialled {
+                    to,
+                    security,
+                    hello,
+                });
+                // At one address there may be a stranger: he is asked again, as those are who cannot say yet.
+                if teller.send((place, met)).is_err() {
+                    return;
                 }
-                Some(met) => return Some(met),
-                None => {}
+                thread::sleep(PAUSE);
             }
-        }
-        if refusals == givers.len() {
-            return refusal;
-        }
-        thread::sleep(PAUSE);
+        });
     }
-    refusal
+    drop(teller);
+    let mut refusals = vec![None; givers.len()];
+    let time = || until.saturating_duration_since(Instant::now());
+    let mut found = None;
+    while let Ok((place, met)) = answers.recv_timeout(time()) {
+        match met {
+            Some(Err(why)) => refusals[place] = Some(why),
+            Some(met) => {
+                found = Some(met);
+                break;
+            }
+            None => refusals[place] = None,
+        }
+        if refusals.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    found.or_else(|| refusals.into_iter().flatten().next_back().map(Err))
 }
 
 /// What a client is told of a pool's configuration.

@@ -73,21 +73,21 @@ pub(super) struct Process {
 
 impl Process {
     pub fn new(
-        (me, machine): (Node, Machine),
+        (me, mut machine): (Node, Machine),
         ruler: Option<Ruler>,
         keeper: Node,
         is_in: Arc<AtomicBool>,
         term_ms: u64,
     ) -> Process {
+        let began = Moment::now();
+        if let Machine::Server(server) = &mut machine {
+            server.set_clock(move || Moment::now().millis_since(began));
+        }
         Process {
             me,
             machine,
             // Who keeps the register is told nothing of it from outside: no peer has this name.
-            keeper: if ruler.is_some() {
-                Node::Register
-            } else {
-                keeper
-            },
+            keeper: ruler.as_ref().map_or(keeper, |_| Node::Register),
             ruler,
             reign: 0,
             saver: None,
@@ -101,7 +101,7 @@ impl Process {
             is_over: false,
             is_in,
             status: Arc::default(),
-            began: Moment::now(),
+            began,
             term: Duration::from_millis(term_ms),
             tick: Duration::from_millis((term_ms / 50).clamp(5, 100)),
         }
@@ -201,7 +201,7 @@ impl Process {
 
     /// A time by this process's clock.
     pub fn clock(&self, at: Moment) -> u64 {
-        at.since(self.began).as_millis() as u64
+        at.millis_since(self.began)
     }
 
     /// A process whose ruler, if there is one, is told to `saver` when there is something to save.

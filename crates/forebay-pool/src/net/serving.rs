@@ -14,7 +14,7 @@ use super::security::Security;
 use super::status::Status;
 use super::steward::{Entry, Member, Steward};
 use super::{Config, Ended, random};
-use crate::home::{Directory, Taken, first_epoch};
+use crate::home::{Directory, Owner, Taken, first_epoch};
 use crate::ids::{Node, Server as Id};
 use crate::register::Register;
 use crate::ruler::Ruler;
@@ -190,7 +190,18 @@ impl Life {
     ) -> Lived {
         let (me, reign) = (standing.me, standing.reign);
         let is_in = Arc::new(AtomicBool::new(false));
-        let machine = Machine::Server(Box::new(self.server(me)));
+        let server = match self.server(me, standing.birth) {
+            Ok(server) => server,
+            Err(why) => {
+                if let Some(mut steward) = steward {
+                    // Another one may see the home.
+                    steward.resign();
+                }
+                let (result, was_member) = (Err(why), false);
+                return Lived { result, was_member };
+            }
+        };
+        let machine = Machine::Server(Box::new(server));
         let keeper = standing.keeper.unwrap_or(Node::Register);
         let term = self.config.term_ms;
         let mut process = Process::new((Node::Server(me), machine), None, keeper, is_in, term);
@@ -237,7 +248,12 @@ impl Life {
         Lived { result, was_member }
     }
 
-    fn server(&self, me: Id) -> Server {
+    fn owner(&self, birth: u64) -> Owner {
+        let block_bytes = self.config.block_bytes;
+        Owner { block_bytes, birth }
+    }
+
+    fn server(&self, me: Id, birth: u64) -> Result<Server, Ended> {
         let term = self.config.term_ms;
         let config = server::Config {
             copies: self.config.copies,
@@ -248,9 +264,9 @@ impl Life {
             secret: self.secret,
         };
         let server = Server::new(me, config);
-        match &self.config.home {
+        Ok(match &self.config.home {
             Some(home) => {
-                let home = Directory::new(home, me.0);
+                let home = Directory::open(home, self.owner(birth), me.0).map_err(Ended::Home)?;
                 let server = server.with_home(Arc::new(home), self.config.memory_mib << 20);
                 let inbox = locked(&self.inbox).clone();
                 server.with_threads(move || {
@@ -259,7 +275,7 @@ impl Life {
                 })
             }
             None => server,
-        }
+        })
     }
 
     /// Dials the servers before this one, until this life is done.
@@ -288,10 +304,10 @@ impl Life {
     fn begin_life(&self) -> Result<Option<u64>, Ended> {
         match &self.config.home {
             Some(home) => {
-                let block_bytes = self.config.block_bytes;
-                let taken = Directory::take(home, block_bytes).map_err(Ended::Home)?;
+                let owner = self.owner(self.birth);
+                let taken = Directory::take(home, owner.block_bytes).map_err(Ended::Home)?;
                 self.taken.get_or_init(|| taken);
-                let life = Directory::begin_life(home, block_bytes);
+                let life = Directory::begin_life(home, owner);
                 life.map(Some).map_err(Ended::Home)
             }
             None => Ok(None),
@@ -311,7 +327,7 @@ impl Life {
                 ruler: Some(Ruler::for_ever(register)),
                 reign: 0,
                 keeper: None,
-                numbers: Some(Numbers::of_first(&self.config, life)),
+                numbers: Some(Numbers::of_first(&self.config, self.birth, life)),
             }));
         }
         let hello = self.new_server();

@@ -122,6 +122,10 @@ pub(super) struct Steward {
     /// A life that was taken for a reign, and is not saved yet.
     next_life: Option<lives::NextLife>,
     me: Option<Server>,
+    /// In which revision the state was changed last, as far as this process knows.
+    state_changed: u64,
+    /// States that were sent to etcd since it has taken one: it may take them later.
+    sent: Vec<Vec<u8>>,
     /// Since when nobody has ruled, while this server had no number.
     alone_since: Option<Moment>,
     trouble: Option<String>,
@@ -148,6 +152,8 @@ impl Steward {
             reign: None,
             next_life: None,
             me: None,
+            state_changed: 0,
+            sent: Vec::new(),
             alone_since: None,
             trouble: None,
         })
@@ -310,7 +316,9 @@ impl Steward {
 
     fn state(&mut self) -> Result<Option<State>, Fault> {
         let key = self.key("state");
-        let Some(found) = self.asker.get(&key)? else {
+        let found = self.asker.get(&key)?;
+        self.state_changed = found.as_ref().map_or(0, |found| found.changed);
+        let Some(found) = found else {
             return Ok(None);
         };
         let state: Result<State, _> = postcard::from_bytes(&found.value);
@@ -323,11 +331,31 @@ impl Steward {
         }
     }
 
-    /// Saves a state, if this process still rules.
+    /// Saves a state, if this process still rules, over what it knows to be saved: etcd may take what it did not answer in time whenever it likes, also
+    /// after newer states.
     fn save(&mut self, reign: u64, state: &State) -> Result<bool, Fault> {
         let (ruler, key) = (self.key("ruler"), self.key("state"));
         let bytes = postcard::to_stdvec(state).map_err(io::Error::other)?;
-        Ok(self.asker.put_if((&ruler, reign), &key, &bytes, 0)?)
+        if !self.sent.contains(&bytes) {
+            self.sent.push(bytes.clone());
+        }
+        loop {
+            let last = (&*key, self.state_changed);
+            if let Some(changed) = self.asker.put_after((&ruler, reign), last, &bytes)? {
+                // What was sent before was to come over an older one, and never will.
+                self.state_changed = changed;
+                self.sent.clear();
+                return Ok(true);
+            }
+            match self.asker.get(&key)? {
+                Some(found)
+                    if found.changed != self.state_changed && self.sent.contains(&found.value) =>
+                {
+                    self.state_changed = found.changed;
+                }
+                _ => return Ok(false),
+            }
+        }
     }
 
     /// Begins to rule as a server without a number: it goes on with the pool, or begins one. `None`: it does not rule after all.
@@ -343,7 +371,8 @@ impl Steward {
             other => other,
         };
         let is_new = kept.is_none();
-        let (life, home) = self.take_life(reign, known, is_new)?;
+        let birth = kept.as_ref().map_or(birth, |state| state.birth);
+        let (life, home) = self.take_life((reign, birth), known, is_new)?;
         let state = kept.unwrap_or_else(|| {
             let register = Register::new(self.config.term_ms, self.config.servers.len());
             State {
@@ -372,7 +401,6 @@ impl Steward {
             return Ok(None);
         }
         let ruler = self.ruler(&state, 0);
-        let birth = state.birth;
         self.reign = Some(Reign {
             number: reign,
             state,
@@ -428,7 +456,137 @@ impl From<io::Error> for Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{self, Receiver};
+
     use super::*;
+
+    /// An etcd that does not outlive its test.
+    struct Etcd(std::process::Child);
+
+    impl Drop for Etcd {
+        fn drop(&mut self) {
+            // It may have ended already.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// An etcd, and its address; `None`, and said so, where there is none.
+    fn etcd(data: &std::path::Path) -> Option<(Etcd, SocketAddr)> {
+        let ports = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [clients, peers] = ports.map(|port| port.local_addr().unwrap());
+        let [own, others] = [clients, peers].map(|address| format!("http://{address}"));
+        let child = std::process::Command::new("etcd")
+            .args([
+                "--listen-client-urls",
+                &own,
+                "--advertise-client-urls",
+                &own,
+            ])
+            .args(["--listen-peer-urls", &others])
+            .arg("--data-dir")
+            .arg(data)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn();
+        match child {
+            Ok(child) => Some((Etcd(child), clients)),
+            Err(_) => {
+                forebay_model::skipped(
+                    "etcd is missing (scripts/install-test-deps.sh installs it)",
+                );
+                None
+            }
+        }
+    }
+
+    /// Stands before etcd, and keeps a request back when it is told to: whoever waits for the answer gives up.
+    fn delays(etcd: SocketAddr) -> (SocketAddr, Arc<AtomicBool>, Receiver<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (keeper, kept) = mpsc::channel();
+        let keeps = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&keeps);
+        std::thread::spawn(move || {
+            for asker in listener.incoming() {
+                let mut asker = asker.unwrap();
+                let mut request = vec![0; 1 << 16];
+                // It is short, and comes at once.
+                let length = asker.read(&mut request).unwrap();
+                request.truncate(length);
+                if told.swap(false, Ordering::Relaxed) {
+                    let _ = keeper.send(request);
+                    std::thread::spawn(move || asker.read(&mut [0]));
+                } else if let Ok(answer) = ask(etcd, &request) {
+                    let _ = asker.write_all(&answer);
+                }
+            }
+        });
+        (address, keeps, kept)
+    }
+
+    fn ask(etcd: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(etcd)?;
+        stream.write_all(request)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    }
+
+    #[test]
+    fn a_save_that_was_given_up_takes_no_later_ones_place() {
+        let data = tempfile::tempdir().unwrap();
+        let Some((_etcd, etcd)) = etcd(data.path()) else {
+            return;
+        };
+        let (address, keeps, kept) = delays(etcd);
+        let text = format!(
+            "servers = [\"127.0.0.1:7411\"]\nterm_ms = 8000\n\
+             [etcd]\nendpoints = [\"http://{address}\"]\nprefix = \"/forebay/late\""
+        );
+        let config = Config::parse(&text).unwrap();
+        let mut steward = Steward::new(config.etcd.as_ref().unwrap(), &config, 0, 1).unwrap();
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        let reign = loop {
+            match steward.campaign() {
+                Ok(reign) => break reign.unwrap(),
+                Err(_) => assert!(std::time::Instant::now() < until, "etcd does not answer"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let state = |life| State {
+            version: VERSION,
+            pool: 1,
+            birth: 1,
+            life,
+            register: Register::new(2000, 1).saved(),
+        };
+        let mut save = |life| steward.save(reign, &state(life));
+        assert!(save(1).is_ok_and(|saved| saved));
+        // It comes behind the next one, or before it.
+        for (life, is_late) in [(2, true), (4, false)] {
+            keeps.store(true, Ordering::Relaxed);
+            assert!(save(life).is_err());
+            let request = kept.recv().unwrap();
+            if !is_late {
+                ask(etcd, &request).unwrap();
+            }
+            assert!(save(life + 1).is_ok_and(|saved| saved), "{life}");
+            if is_late {
+                ask(etcd, &request).unwrap();
+            }
+        }
+        // Nor does it take the place of the last one.
+        keeps.store(true, Ordering::Relaxed);
+        assert!(save(6).is_err());
+        assert!(save(7).is_ok_and(|saved| saved));
+        ask(etcd, &kept.recv().unwrap()).unwrap();
+        let found = steward.state().ok().flatten();
+        assert_eq!(found.map(|state| state.life), Some(7));
+    }
 
     #[test]
     fn nobody_was_alone_while_etcd_was_away() {

@@ -10,12 +10,17 @@ use crate::mistakes::{Mistake, is_made};
 use crate::random::mix2;
 use crate::rope::Rope;
 
+/// A request is written for so many milliseconds at once: the server is there for nobody meanwhile.
+const AT_ONCE: u64 = 50;
+
 /// A request, and since when it is here.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub client: Client,
     message: Message,
     pub since: u64,
+    /// So many of its blocks are written.
+    done: usize,
 }
 
 impl Server {
@@ -32,12 +37,19 @@ impl Server {
             client,
             message,
             since,
+            done: 0,
         };
         self.one_sided(now, asked, false, out);
     }
 
     /// Does a request, or goes on with it.
-    pub(super) fn one_sided(&mut self, now: u64, asked: Asked, goes_on: bool, out: &mut Outbox) {
+    pub(super) fn one_sided(
+        &mut self,
+        now: u64,
+        mut asked: Asked,
+        goes_on: bool,
+        out: &mut Outbox,
+    ) {
         let client = asked.client;
         let (Message::Read { key, .. }
         | Message::Write { key, .. }
@@ -60,7 +72,8 @@ impl Server {
         if self.syncs_aside(client, &asked.message) {
             return;
         }
-        match self.serve(now, &asked.message, goes_on) {
+        self.blocks.until = self.valid_until;
+        match self.serve(now, &mut asked, goes_on) {
             Ok(Some(answer)) => out.push((Node::Client(client), answer)),
             Ok(None) => self.unfinished.push(asked),
             Err(why) => {
@@ -71,8 +84,8 @@ impl Server {
     }
 
     /// Does a one-sided request; `None` if there is more to do.
-    fn serve(&mut self, now: u64, message: &Message, goes_on: bool) -> io::Result<Option<Message>> {
-        let number = match message {
+    fn serve(&mut self, now: u64, asked: &mut Asked, goes_on: bool) -> io::Result<Option<Message>> {
+        let number = match &asked.message {
             Message::Read { number, parts, .. } => {
                 let (number, mut found, mut bytes) = (*number, Vec::new(), Rope::default());
                 let mut places = Vec::new();
@@ -96,7 +109,15 @@ impl Server {
             }
             Message::Write { number, blocks, .. } => {
                 // In this order: whoever kills this process in the middle leaves the first ones in the home.
-                { blocks.iter() }.try_for_each(|block| self.blocks.put(block.clone()))?;
+                let begun = self.blocks.clock.now();
+                for block in &blocks[asked.done..] {
+                    self.blocks.put(block.clone())?;
+                    asked.done += 1;
+                    let has_more = asked.done < blocks.len();
+                    if has_more && self.blocks.clock.now() - begun >= AT_ONCE {
+                        return Ok(None);
+                    }
+                }
                 *number
             }
             Message::Patch { number, parts, .. } => {

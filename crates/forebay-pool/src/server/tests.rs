@@ -24,7 +24,7 @@ impl Home for Fails {
         Ok(None)
     }
 
-    fn store(&self, _: &Block) -> io::Result<bool> {
+    fn store(&self, _: &Block, _: &dyn Fn() -> bool) -> io::Result<bool> {
         if self.0.load(Ordering::Relaxed) {
             return Err(io::Error::other("no room"));
         }
@@ -151,7 +151,7 @@ fn older_blocks_take_no_newer_ones_places() {
     for (at, limit) in homes.into_iter().enumerate() {
         let path = around.path().join(at.to_string());
         std::fs::create_dir(&path).unwrap();
-        let home = || Directory::new(&path, 1);
+        let home = || Directory::of_anybody(&path, 1).unwrap();
         let mut server = match limit {
             Some(limit) => server_over(Some((Arc::new(home()), limit))),
             None => server_over(None),
@@ -196,7 +196,7 @@ impl Home for Lists {
         Ok(None)
     }
 
-    fn store(&self, block: &Block) -> io::Result<bool> {
+    fn store(&self, block: &Block, _: &dyn Fn() -> bool) -> io::Result<bool> {
         self.0.lock().expect("a lock").push(block.place.1);
         Ok(true)
     }
@@ -229,9 +229,34 @@ fn a_home_gets_the_blocks_of_a_request_in_their_order() {
 }
 
 #[test]
+fn a_server_lives_while_many_blocks_are_written() {
+    let home = Arc::<Lists>::default();
+    let mut server = server(Some(Arc::clone(&home)));
+    // Each block takes 30 ms.
+    let written = Arc::clone(&home);
+    server.set_clock(move || 30 * written.0.lock().expect("a lock").len() as u64);
+    let blocks = [5, 2, 9, 0, 7].map(|number| Block {
+        place: (PLACE.0, number),
+        ..block(1, b"bytes")
+    });
+    let write = Message::Write {
+        key: server.key(),
+        number: 1,
+        blocks: blocks.to_vec(),
+    };
+    assert_eq!(tell(&mut server, write), []);
+    let written = || home.0.lock().expect("a lock").clone();
+    assert_eq!(written(), [5, 2]);
+    assert_eq!(turn(&mut server, 60).0, []);
+    assert_eq!(written(), [5, 2, 9, 0]);
+    assert_eq!(turn(&mut server, 120).0, [Message::Done { number: 1 }]);
+    assert_eq!(written(), [5, 2, 9, 0, 7]);
+}
+
+#[test]
 fn damaged_blocks_are_said_to_be_so_at_once() {
     let around = tempfile::tempdir().unwrap();
-    let home = Directory::new(around.path(), 1);
+    let home = Directory::of_anybody(around.path(), 1).unwrap();
     // Nothing stays in memory.
     let mut server = server_over(Some((Arc::new(home), 0)));
     assert!(write(&mut server, 1, b"old"));
@@ -275,7 +300,7 @@ impl Home for Slow {
         Ok(None)
     }
 
-    fn store(&self, _: &Block) -> io::Result<bool> {
+    fn store(&self, _: &Block, _: &dyn Fn() -> bool) -> io::Result<bool> {
         Ok(true)
     }
 

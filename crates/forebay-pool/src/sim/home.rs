@@ -43,7 +43,7 @@ impl Home for Memory {
         Ok(self.call()?.0.get(&place).cloned())
     }
 
-    fn store(&self, block: &Block) -> io::Result<bool> {
+    fn store(&self, block: &Block, _: &dyn Fn() -> bool) -> io::Result<bool> {
         let blocks = &mut self.call()?.0;
         let there = blocks.get(&block.place);
         if there.is_some_and(|(version, _)| *version > block.version) {

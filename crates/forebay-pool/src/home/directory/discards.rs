@@ -5,12 +5,16 @@
 //! nothing more. Whoever asks anew may have written since he asked before: that is another walk.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::turn::{PATIENCE, in_turn};
+use rustix::fs::{AtFlags, Dir, statat};
+use rustix::io::Errno;
+
+use super::turn::{At, PATIENCE, in_turn, remove_all};
 use crate::ids::{File, SIZE_BLOCK};
 
 /// A home discards blocks for so long, of each so long: its server is there for others the rest of the time. Short in tests, so that they reach it.
@@ -49,7 +53,7 @@ impl Default for Discards {
 #[derive(Debug)]
 struct Walk {
     /// Those that it has not come to; nothing if it is at its end.
-    entries: Option<fs::ReadDir>,
+    entries: Option<Dir>,
     /// What goes of the others.
     numbers: Vec<u64>,
     /// There may be more than it has noted.
@@ -58,10 +62,11 @@ struct Walk {
 }
 
 impl Discards {
-    /// Discards blocks for a moment, of a file that is this directory; says whether no more are there.
+    /// Discards blocks for a moment, of a file that has this directory; says whether no more are there.
     pub fn discard(
         &mut self,
-        (directory, draft): (&Path, &str),
+        at: At<'_>,
+        blocks: &fs::File,
         what: What,
         goes_on: bool,
     ) -> io::Result<bool> {
@@ -69,9 +74,6 @@ impl Discards {
         self.unfinished
             .retain(|_, walk| begun.duration_since(walk.used) < KEPT);
         let before = self.unfinished.remove(&what).filter(|_| goes_on);
-        if !directory.try_exists()? {
-            return Ok(true);
-        }
         if begun.duration_since(self.since) >= OF_EACH {
             (self.since, self.worked) = (begun, Duration::ZERO);
         }
@@ -80,9 +82,9 @@ impl Discards {
             self.unfinished.extend(before.map(|walk| (what, walk)));
             return Ok(false);
         }
-        let result = before.map_or_else(|| Walk::begin(directory), Ok);
+        let result = before.map_or_else(|| Walk::begin(blocks), Ok);
         let result = result.and_then(|mut walk| {
-            let is_done = walk.go_on(begun + most, (directory, draft), what)?;
+            let is_done = walk.go_on(begun + most, (at, blocks), what)?;
             Ok((is_done, walk))
         });
         self.worked += begun.elapsed();
@@ -92,16 +94,16 @@ impl Discards {
             self.unfinished.insert(what, walk);
         } else if what.2 {
             // Another server may be at it; what it leaves is empty.
-            let _ = fs::remove_dir_all(directory);
+            let _ = CString::new(at.1).map(|directory| remove_all(at.0, &directory));
         }
         Ok(is_done)
     }
 }
 
 impl Walk {
-    fn begin(directory: &Path) -> io::Result<Walk> {
+    fn begin(blocks: &fs::File) -> io::Result<Walk> {
         Ok(Walk {
-            entries: Some(fs::read_dir(directory)?),
+            entries: Some(Dir::read_from(blocks)?),
             numbers: Vec::new(),
             is_full: false,
             used: Instant::now(),
@@ -112,17 +114,17 @@ impl Walk {
     fn go_on(
         &mut self,
         until: Instant,
-        (directory, draft): (&Path, &str),
+        (at, blocks): (At<'_>, &fs::File),
         what: What,
     ) -> io::Result<bool> {
         loop {
-            if !self.look(until, what)? || !self.remove(until, (directory, draft))? {
+            if !self.look(until, what)? || !self.remove(until, (at, blocks))? {
                 return Ok(false);
             }
             if !self.is_full {
                 return Ok(true);
             }
-            *self = Walk::begin(directory)?;
+            *self = Walk::begin(blocks)?;
         }
     }
 
@@ -133,9 +135,8 @@ impl Walk {
                 self.entries = None;
                 break;
             };
-            let name = entry?.file_name();
-            let number = name
-                .to_str()
+            let entry = entry?;
+            let number = { entry.file_name().to_str().ok() }
                 .and_then(|name| u64::from_str_radix(name, 16).ok());
             let goes = |number: &u64| *number >= from && (whole || *number < SIZE_BLOCK);
             self.numbers.extend(number.filter(goes));
@@ -151,11 +152,11 @@ impl Walk {
     }
 
     /// Removes what is noted; says whether all of it has gone.
-    fn remove(&mut self, until: Instant, (directory, draft): (&Path, &str)) -> io::Result<bool> {
+    fn remove(&mut self, until: Instant, (at, blocks): (At<'_>, &fs::File)) -> io::Result<bool> {
         if self.numbers.is_empty() {
             return Ok(true);
         }
-        in_turn((directory, draft), |turn| {
+        in_turn(at, |turn| {
             turn.take()?;
             while let Some(number) = self.numbers.last() {
                 // A turn that was ended is begun anew: by one who has stood still meanwhile, and may have been given up.
@@ -163,9 +164,9 @@ impl Walk {
                     break;
                 }
                 let name = format!("{number:x}");
-                match turn.remove(&name, draft) {
+                match turn.remove(&name, at.2) {
                     // Another server has removed it, or has ended this turn.
-                    Err(_) if !directory.join(&name).try_exists()? => {}
+                    Err(_) if !is_there(blocks, &name)? => {}
                     result => result?,
                 }
                 self.numbers.pop();
@@ -178,16 +179,25 @@ impl Walk {
     }
 }
 
+fn is_there(at: impl AsFd, name: &str) -> io::Result<bool> {
+    match statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(false),
+        found => Ok(found.map(|_| true)?),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::Directory;
     use super::*;
     use crate::home::Home;
 
     /// A home with a file of so many blocks.
     fn home(around: &Path, blocks: u64) -> (Directory, std::path::PathBuf) {
-        let home = Directory::new(around, 1);
-        let file = home.of(File(7));
+        let home = Directory::of_anybody(around, 1).unwrap();
+        let file = around.join(super::super::of(File(7)));
         fs::create_dir(&file).unwrap();
         for number in 0..blocks {
             fs::write(file.join(format!("{number:x}")), "").unwrap();

@@ -18,12 +18,11 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::{DIRECTORY_MODE, FILE_MODE, LOCK};
@@ -45,15 +44,17 @@ pub(super) struct Turn {
     lock: fs::File,
 }
 
-/// Makes a change of a file's blocks, again if somebody has ended its turn meanwhile. The directory is made if it is not there. No two who
-/// run at once have a `draft` of the same name.
+/// A home, a file's directory in it, and the name of a draft: no two who run at once have the same.
+pub(super) type At<'a> = (BorrowedFd<'a>, &'a str, &'a str);
+
+/// Makes a change of a file's blocks, again if somebody has ended its turn meanwhile. The file's directory is made if it is not there.
 pub(super) fn in_turn<T>(
-    (directory, draft): (&Path, &str),
+    at: At<'_>,
     mut change: impl FnMut(&Turn) -> io::Result<T>,
 ) -> io::Result<T> {
     let mut tries = 1..TRIES;
     loop {
-        let result = Turn::open(directory, draft).and_then(|turn| change(&turn));
+        let result = Turn::open(at).and_then(|turn| change(&turn));
         match result {
             Err(error) if is_over(&error) && tries.next().is_some() => {}
             result => return result,
@@ -87,12 +88,15 @@ fn file_at(at: impl AsFd, name: &str, flags: OFlags) -> io::Result<fs::File> {
 
 impl Turn {
     /// Finds the turn of a file, or makes it.
-    fn open(directory: &Path, draft: &str) -> io::Result<Turn> {
-        let blocks = match perhaps(directory_at(CWD, directory))? {
+    fn open((home, directory, draft): At<'_>) -> io::Result<Turn> {
+        let blocks = match perhaps(directory_at(home, directory))? {
             Some(blocks) => blocks,
             None => {
-                super::make_directory(directory)?;
-                directory_at(CWD, directory)?
+                match mkdirat(home, directory, Mode::from_raw_mode(DIRECTORY_MODE)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(why) => return Err(why.into()),
+                }
+                directory_at(home, directory)?
             }
         };
         if let Some(drafts) = perhaps(directory_at(&blocks, TURN))? {
@@ -124,6 +128,11 @@ impl Turn {
             Err(Errno::NOTEMPTY | Errno::EXIST) => Err(io::ErrorKind::NotFound.into()),
             Err(why) => Err(why.into()),
         }
+    }
+
+    /// The file's directory.
+    pub fn blocks(&self) -> BorrowedFd<'_> {
+        self.blocks.as_fd()
     }
 
     /// Writes a draft, whose bytes are durable then. It needs no lock. It is a new file: what somebody writes who has another one open must not come
@@ -177,6 +186,21 @@ impl Turn {
     }
 }
 
+/// Removes a file's directory with all that there is in it.
+pub(super) fn remove_all(at: impl AsFd, name: &std::ffi::CStr) -> io::Result<()> {
+    match unlinkat(&at, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        removed => return Ok(gone(removed)?),
+    }
+    for entry in Dir::read_from(directory_at(&at, name)?)? {
+        let entry = entry?;
+        if ![c".", c".."].contains(&entry.file_name()) {
+            remove_all(directory_at(&at, name)?, entry.file_name())?;
+        }
+    }
+    Ok(gone(unlinkat(&at, name, AtFlags::REMOVEDIR))?)
+}
+
 /// Ends a turn, whoever has it.
 fn end(blocks: &OwnedFd, drafts: &OwnedFd) -> io::Result<()> {
     gone(unlinkat(drafts, LOCK, AtFlags::empty()))?;
@@ -211,7 +235,16 @@ fn gone(removed: rustix::io::Result<()>) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use rustix::fs::CWD;
+
     use super::*;
+
+    /// A path that begins at the root goes by no directory's descriptor.
+    fn at<'a>(directory: &'a Path, draft: &'a str) -> At<'a> {
+        (CWD, directory.to_str().expect("text"), draft)
+    }
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap();
@@ -227,7 +260,7 @@ mod tests {
         let file = around.path().join("file");
         let of_file = |name: &str| fs::read_to_string(file.join(name)).unwrap();
         let bring = |draft: &str, text: &str| {
-            in_turn((&file, draft), |turn| {
+            in_turn(at(&file, draft), |turn| {
                 turn.write(draft, &[text.as_bytes()])?;
                 turn.take()?;
                 turn.bring(draft, "5")
@@ -235,7 +268,7 @@ mod tests {
         };
         // It stops with the lock, once before it makes its draft and once behind that.
         for has_draft in [false, true] {
-            let stopped = Turn::open(&file, "one").unwrap();
+            let stopped = Turn::open(at(&file, "one")).unwrap();
             if has_draft {
                 stopped.write("one", &[b"old"]).unwrap();
             }
@@ -264,11 +297,11 @@ mod tests {
     #[test]
     fn the_end_of_a_turn_is_brought_to_its_end_by_others() {
         let around = tempfile::tempdir().unwrap();
-        let turn = Turn::open(around.path(), "one").unwrap();
+        let turn = Turn::open(at(around.path(), "one")).unwrap();
         turn.write("one", &[b"old"]).unwrap();
         // Whoever ended it was killed after this.
         unlinkat(&turn.drafts, LOCK, AtFlags::empty()).unwrap();
-        let next = Turn::open(around.path(), "two").unwrap();
+        let next = Turn::open(at(around.path(), "two")).unwrap();
         next.take().unwrap();
         assert!(is_over(&turn.take().unwrap_err()));
         assert!(is_over(&turn.bring("one", "5").unwrap_err()));
@@ -277,7 +310,7 @@ mod tests {
     #[test]
     fn what_is_written_to_another_draft_comes_into_no_block() {
         let around = tempfile::tempdir().unwrap();
-        let turn = Turn::open(around.path(), "one").unwrap();
+        let turn = Turn::open(at(around.path(), "one")).unwrap();
         let flags = OFlags::CREATE | OFlags::WRONLY;
         let mut suspended = file_at(&turn.drafts, "one", flags).unwrap();
         suspended.write_all(b"old").unwrap();
@@ -299,14 +332,14 @@ mod tests {
             text.parse().unwrap()
         };
         let add = |draft: &str| {
-            let turn = Turn::open(file, draft)?;
+            let turn = Turn::open(at(file, draft))?;
             turn.take()?;
             let next = (count() + 1).to_string();
             turn.write(draft, &[next.as_bytes()])?;
             turn.bring(draft, "count")
         };
         let ends = |draft: &str| {
-            let turn = Turn::open(file, draft)?;
+            let turn = Turn::open(at(file, draft))?;
             end(&turn.blocks, &turn.drafts)
         };
         let (mut made, mut failed) = (0, 0);

@@ -1,7 +1,7 @@
 //! The lives that reigns have.
 
 use super::{Fault, Steward};
-use crate::home::{Directory, Foreign, Taken};
+use crate::home::{Directory, Foreign, Owner, Taken};
 use crate::net::Ended;
 
 /// There are 65,536 lives: one that etcd did not take at once is not given up for another one.
@@ -11,15 +11,25 @@ pub(super) struct NextLife {
 }
 
 impl Steward {
-    /// Takes a life for a reign: its number, and the home if others are kept out of it.
+    fn owner(&self, birth: u64) -> Owner {
+        let block_bytes = self.config.block_bytes;
+        Owner { block_bytes, birth }
+    }
+
+    /// Takes a life for a reign over a pool of this birth: its number, and the home if others are kept out of it.
     pub(super) fn take_life(
         &mut self,
-        reign: u64,
+        (reign, birth): (u64, u64),
         known: u64,
         is_new: bool,
     ) -> Result<(u64, Option<Taken>), Fault> {
+        let owner = self.owner(birth);
+        if let Some(home) = { self.config.home.as_ref() }.filter(|_| !is_new) {
+            // What this host sees there may be a mount point, of which nothing is mounted.
+            Directory::check(home, owner).map_err(|why| Fault::Ended(Ended::Home(why)))?;
+        }
         let taken = match &self.config.home {
-            Some(home) => match Directory::take(home, self.config.block_bytes) {
+            Some(home) => match Directory::take(home, owner.block_bytes) {
                 Ok(taken) => Some(taken),
                 // The one who ruled before may not know that he does not: then he has it still.
                 Err(Foreign::Taken(_)) if !is_new => None,
@@ -27,17 +37,21 @@ impl Steward {
             },
             None => None,
         };
-        Ok((self.another_life(reign, known)?, taken))
+        Ok((self.another_life((reign, birth), known)?, taken))
     }
 
     /// The number of a life for a reign. Until it is settled, the same reign gets it again.
-    pub(super) fn another_life(&mut self, reign: u64, known: u64) -> Result<u64, Fault> {
+    pub(super) fn another_life(
+        &mut self,
+        (reign, birth): (u64, u64),
+        known: u64,
+    ) -> Result<u64, Fault> {
         if let Some(next) = { self.next_life.as_ref() }.filter(|next| next.reign == reign) {
             return Ok(next.number);
         }
         let number = match &self.config.home {
             Some(home) => {
-                let life = Directory::begin_life_after(home, self.config.block_bytes, known);
+                let life = Directory::begin_life_after(home, self.owner(birth), known);
                 life.map_err(|why| Fault::Ended(Ended::Home(why)))?
             }
             None => known + 1,
@@ -57,19 +71,35 @@ mod tests {
     use super::*;
     use crate::net::Config;
 
-    #[test]
-    fn a_life_that_etcd_has_not_taken_yet_is_not_given_up_for_another_one() {
-        let home = tempfile::tempdir().unwrap();
+    fn steward_at(home: &std::path::Path) -> Steward {
         let text = format!(
-            "servers = [\"127.0.0.1:7411\"]\nhome = {:?}\n\
-             [etcd]\nendpoints = [\"http://127.0.0.1:1\"]\nprefix = \"/forebay/lives\"",
-            home.path()
+            "servers = [\"127.0.0.1:7411\"]\nhome = {home:?}\n\
+             [etcd]\nendpoints = [\"http://127.0.0.1:1\"]\nprefix = \"/forebay/lives\""
         );
         let config = Config::parse(&text).unwrap();
         let etcd = config.etcd.as_ref().unwrap();
-        let mut steward = Steward::new(etcd, &config, 0, 1).unwrap();
+        Steward::new(etcd, &config, 0, 1).unwrap()
+    }
+
+    #[test]
+    fn nobody_goes_on_with_a_pool_whose_home_he_does_not_see() {
+        let home = tempfile::tempdir().unwrap();
+        let mut steward = steward_at(home.path());
+        let refused = steward.take_life((5, 1), 3, false);
+        let is_home = matches!(refused, Err(Fault::Ended(Ended::Home(_))));
+        assert!(is_home, "an empty directory is taken for it");
+        assert!(home.path().read_dir().unwrap().next().is_none());
+        assert!(steward.take_life((5, 1), 3, true).is_ok());
+        assert!(steward.take_life((6, 1), 4, false).is_ok());
+        assert!(steward.take_life((7, 2), 4, false).is_err());
+    }
+
+    #[test]
+    fn a_life_that_etcd_has_not_taken_yet_is_not_given_up_for_another_one() {
+        let home = tempfile::tempdir().unwrap();
+        let mut steward = steward_at(home.path());
         let life = |steward: &mut Steward, reign| {
-            let taken = steward.take_life(reign, 0, true).ok();
+            let taken = steward.take_life((reign, 1), 0, true).ok();
             // Nobody else is kept out of the home meanwhile.
             taken.map(|(number, _)| number)
         };

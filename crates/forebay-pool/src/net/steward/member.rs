@@ -120,7 +120,7 @@ impl Steward {
                 return Err(Fault::foreign("the pool that it belonged to is no more"));
             }
         };
-        let (life, home) = self.take_life(number, state.life, false)?;
+        let (life, home) = self.take_life((number, state.birth), state.life, false)?;
         let state = State { life, ..state };
         if !self.save(number, &state)? {
             return Ok(());
@@ -149,7 +149,7 @@ impl Steward {
             return Ok(());
         };
         let (number, mut state) = (reign.number, reign.state.clone());
-        state.life = self.another_life(number, state.life)?;
+        state.life = self.another_life((number, state.birth), state.life)?;
         if self.save(number, &state)? {
             self.settle_life();
             let numbers = Numbers::of_ruler(state.life, self.config.servers.len());
