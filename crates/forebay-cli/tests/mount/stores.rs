@@ -499,7 +499,10 @@ fn a_pools_home_on_a_store_is_durable_once_it_is_synced() {
     let Some(mut scene) = Scene::begin_store("home", "32MiB", NEVER) else {
         return;
     };
-    let home = Directory::of_anybody(&scene.point.join("home"), 1).expect("a home");
+    let path = scene.point.join("home");
+    fs::create_dir(&path).expect("made");
+    let open = || Directory::of_anybody(&path, 1).expect("a home");
+    let home = open();
     let block = |number| Block {
         place: (FileNumber(7), number),
         version: Version {
@@ -510,14 +513,17 @@ fn a_pools_home_on_a_store_is_durable_once_it_is_synced() {
         bytes: vec![5; 4096].into(),
     };
     for number in 0..3 {
-        assert!(home.store(&block(number)).expect("stored"));
+        assert!(home.store(&block(number), &|| true).expect("stored"));
     }
     home.sync().expect("synced");
+    drop(home);
     die(&mut scene);
+    let home = open();
     for number in 0..3 {
         let found = home.load((FileNumber(7), number)).expect("in order");
         assert!(found.is_some(), "block {number} is lost");
     }
+    drop(home);
     scene.end();
 }
 
