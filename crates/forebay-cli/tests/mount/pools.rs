@@ -723,7 +723,7 @@ fn a_name_that_has_gone_is_no_error_though_the_rest_stays_for_a_while() {
 
 #[test]
 fn a_daemon_finds_the_configuration_where_the_command_was_run() {
-    let Some(mut hosts) = Hosts::begin_with("pool-path", 7531, "", &[]) else {
+    let Some(mut hosts) = Hosts::begin_with("pool-path", 7561, "", &[]) else {
         return;
     };
     let point = hosts.place.file("c");

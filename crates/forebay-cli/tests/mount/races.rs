@@ -108,7 +108,7 @@ fn what_appears_in_a_pool_is_opened_by_those_who_may() {
     if !rustix::process::geteuid().is_root() {
         return skipped("only root can be several users");
     }
-    let begun = Hosts::begin_with("pool-rights", 7511, "copies = 2", &["--allow-other"]);
+    let begun = Hosts::begin_with("pool-rights", 7571, "copies = 2", &["--allow-other"]);
     let Some(mut hosts) = begun else {
         return;
     };
@@ -132,7 +132,7 @@ fn what_appears_in_a_pool_is_opened_by_those_who_may() {
 
 #[test]
 fn a_symbolic_link_in_a_pool_has_its_target_from_the_beginning() {
-    let Some(mut hosts) = Hosts::begin("pool-links", 7521) else {
+    let Some(mut hosts) = Hosts::begin("pool-links", 7581) else {
         return;
     };
     let [a, b] = hosts.points();
