@@ -223,16 +223,23 @@ impl FileEntry {
 
     /// Whether the entry is that of a device file with these properties.
     pub fn is_of(&self, caps: &Caps) -> bool {
-        self.device.load(Ordering::Relaxed) == caps.device
-            && self.inode.load(Ordering::Relaxed) == caps.inode
+        self.device.load(Ordering::Relaxed) == caps.device && self.is_at_any_device_of(caps)
+    }
+
+    fn is_at_any_device_of(&self, caps: &Caps) -> bool {
+        self.inode.load(Ordering::Relaxed) == caps.inode
             && self.store.load(Ordering::Relaxed) == caps.store
             && (self.birth.load(Ordering::Relaxed) == caps.birth || planted!(AnyBirth))
     }
 
     /// Whether the entry is still that of such a device file. Asked in an operation: an entry that nobody needs is dropped, and becomes another file's,
-    /// while nobody is in one.
+    /// while nobody is in one. A device file that is written into the kernel's cache has no device's number ([`crate::device::Cached`]).
     pub fn is_still_of(&self, caps: &Caps) -> bool {
-        self.state.load(Ordering::Acquire) == LIVE && self.is_of(caps)
+        let is_it = match caps.device {
+            0 => self.is_at_any_device_of(caps),
+            _ => self.is_of(caps),
+        };
+        is_it && self.state.load(Ordering::Acquire) == LIVE
     }
 
     /// The file's device and inode numbers.
