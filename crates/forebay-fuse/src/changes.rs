@@ -14,12 +14,7 @@ use rustix::fs::{
 use crate::directory::{Directory, path_of};
 use crate::failed::Answer;
 
-/// Bits that a file gets only once it owes nothing and is the kernel's: with the lower ones it may be executed, while no writable descriptor is open
-/// anywhere; the upper ones the kernel takes from whatever is written.
-const SETTLED: u32 = 0o6111;
-/// The bit without which nobody but root could open the file again to write what it owes, should this process die.
-const WRITABLE: u32 = 0o200;
-/// An attribute that it takes as well.
+/// An attribute that the kernel takes from whatever is written.
 const CAPABILITY: &str = "security.capability";
 const NS: i128 = 1_000_000_000;
 
@@ -41,7 +36,7 @@ impl Directory {
     pub(crate) fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
         let fd = self.nodes.fd(number)?;
         if let Some(mode) = changes.mode {
-            if mode & (SETTLED | WRITABLE) != WRITABLE {
+            if given::is_due_before_mode(mode) {
                 self.leave(number, given::MADE_EXECUTABLE)?;
             }
             let mode = Mode::from_raw_mode(mode);

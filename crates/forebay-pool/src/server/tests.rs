@@ -210,20 +210,25 @@ impl Home for Lists {
     }
 }
 
+/// A request that writes these blocks of one file.
+fn write_of(server: &Server, numbers: &[u64]) -> Message {
+    let blocks = numbers.iter().map(|&number| Block {
+        place: (PLACE.0, number),
+        ..block(1, b"bytes")
+    });
+    Message::Write {
+        key: server.key(),
+        number: 1,
+        blocks: blocks.collect(),
+    }
+}
+
 #[test]
 fn a_home_gets_the_blocks_of_a_request_in_their_order() {
     let home = Arc::<Lists>::default();
     let mut server = server(Some(Arc::clone(&home)));
     let order = [5, 2, 9, 0];
-    let blocks = order.map(|number| Block {
-        place: (PLACE.0, number),
-        ..block(1, b"bytes")
-    });
-    let write = Message::Write {
-        key: server.key(),
-        number: 1,
-        blocks: blocks.to_vec(),
-    };
+    let write = write_of(&server, &order);
     assert_eq!(tell(&mut server, write), [Message::Done { number: 1 }]);
     assert_eq!(*home.0.lock().expect("a lock"), order);
 }
@@ -235,15 +240,7 @@ fn a_server_lives_while_many_blocks_are_written() {
     // Each block takes 30 ms.
     let written = Arc::clone(&home);
     server.set_clock(move || 30 * written.0.lock().expect("a lock").len() as u64);
-    let blocks = [5, 2, 9, 0, 7].map(|number| Block {
-        place: (PLACE.0, number),
-        ..block(1, b"bytes")
-    });
-    let write = Message::Write {
-        key: server.key(),
-        number: 1,
-        blocks: blocks.to_vec(),
-    };
+    let write = write_of(&server, &[5, 2, 9, 0, 7]);
     assert_eq!(tell(&mut server, write), []);
     let written = || home.0.lock().expect("a lock").clone();
     assert_eq!(written(), [5, 2]);

@@ -6,6 +6,7 @@ mod renames;
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use forebay::member::given;
 use forebay::session::glance::Glance;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, uid_t};
 
@@ -19,12 +20,7 @@ use crate::raw::{self, KeepErrno};
 use crate::real;
 use crate::serve;
 
-/// Bits that a file gets from nobody who still has something to write: with the lower ones it may be executed, while no writable descriptor is
-/// open anywhere; the upper ones the kernel takes from whatever is written.
-const SETTLED: mode_t = 0o6111;
-/// The bit without which nobody but root could open the file again to write what it owes, should its programs die.
-const WRITABLE: mode_t = 0o200;
-/// An attribute that it takes as well.
+/// An attribute that the kernel takes from whatever is written.
 const CAPABILITY: &[u8; 20] = b"security.capability\0";
 
 /// A call that changes the inode behind a descriptor.
@@ -112,11 +108,11 @@ unsafe fn unnamed(dir: c_int, path: *const c_char, call: impl FnOnce() -> c_int)
     done
 }
 
-/// What gets one of these bits goes to the kernel.
+/// A file goes to the kernel before it gets some modes.
 fn if_settled(mode: mode_t, give: impl FnOnce() -> Given) -> Given {
-    match mode & (SETTLED | WRITABLE) {
-        WRITABLE => Ok(()),
-        _ => give(),
+    match given::is_due_before_mode(mode) {
+        true => give(),
+        false => Ok(()),
     }
 }
 
