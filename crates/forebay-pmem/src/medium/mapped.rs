@@ -2,7 +2,8 @@
 //!
 //! A device file of DAX, or a file that `MAP_SYNC` maps, is durable by the CPU alone; any other file by
 //! `fdatasync`. The file is locked (`flock`) while it is open: one process has a store, others may read one
-//! that nobody writes. Who cuts the file short under a mapping ends the process that maps it (SIGBUS), and
+//! that nobody writes. The process that opened it gives the lock back, also where a child of it has the
+//! descriptor still (every child has, from `fork` to `exec`). Who cuts the file short under a mapping ends the process that maps it (SIGBUS), and
 //! so does a full disk below a sparse file: [`Mapped::create`] therefore allocates it all.
 
 use std::fs::{File, OpenOptions};
@@ -24,6 +25,8 @@ pub struct Mapped {
     base: *mut u8,
     length: usize,
     file: File,
+    /// The process that has the lock: a child of `fork` that drops its copy must not give it back.
+    opener: u32,
     durability: Durability,
     by: FlushBy,
 }
@@ -129,6 +132,7 @@ impl Mapped {
             base,
             length,
             file,
+            opener: std::process::id(),
             durability,
             by,
         })
@@ -149,6 +153,10 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         unmap(self.base, self.length);
+        if self.opener == std::process::id() {
+            // SAFETY: a plain call on an open descriptor.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        }
     }
 }
 
@@ -314,5 +322,31 @@ fn allocate(file: &File, size: u64) -> std::result::Result<(), OpenError> {
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size) } {
         0 => Ok(()),
         error => Err(OpenError::system(what, io::Error::from_raw_os_error(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mapped;
+    use crate::errno::OpenError;
+
+    /// A child of `fork` has every descriptor of its parent until it begins its program, and with it the lock.
+    #[test]
+    fn the_lock_is_given_back_by_who_opened_and_by_nobody_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("store");
+        let mut medium = Mapped::create(&path, Some(1 << 20), true, |_| Ok(())).expect("made");
+        let of_a_child = medium.file.try_clone().expect("a descriptor");
+        drop(medium);
+        medium = Mapped::open(&path, true).expect("free though the child has it");
+        drop(of_a_child);
+
+        let of_the_parent = medium.file.try_clone().expect("a descriptor");
+        medium.opener += 1;
+        drop(medium);
+        let again = Mapped::open(&path, true).map(|_| ());
+        assert!(matches!(again, Err(OpenError::Busy)), "{again:?}");
+        drop(of_the_parent);
+        assert!(Mapped::open(&path, true).is_ok());
     }
 }
