@@ -1,7 +1,12 @@
 //! Files that the session has in memory and nobody uses: who reads little of one reads the device file, and hears of whoever begins to write it.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use crate::keepers::Keeper;
+use crate::marks::is_marked;
+use crate::outsiders::{Member, reads, strict};
 use crate::scene::{Scene, said};
 use crate::sys::*;
 
@@ -14,6 +19,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "idle-make" => write_parts(&dir.join("a"), 0),
         "idle-read" => read_little(&dir.join("a")),
+        "idle-while" => read_for_a_while(&dir.join("a")),
+        "idle-changed" => read_changed(&dir.join("a")),
         "idle-long" => read_much(&dir.join("a"), argument.parse().expect("a length")),
         "idle-beside" => read_beside_a_writer(&dir.join("a")),
         _ => return false,
@@ -54,6 +61,36 @@ fn read_little(path: &Path) {
         assert!(read(fd, PART) == Ok(part(of, 0)));
         close(fd).expect("close");
     }
+}
+
+/// How long the file is opened again and again: for longer than the guard waits before it lets go of the file.
+const WHILE: Duration = Duration::from_millis(300);
+
+fn read_for_a_while(path: &Path) {
+    join(path);
+    let begun = Instant::now();
+    while begun.elapsed() < WHILE {
+        let fd = open(path, libc::O_RDONLY).expect("open");
+        assert!(pread(fd, PART, 0) == Ok(part(0, 0)));
+        close(fd).expect("close");
+    }
+}
+
+/// The part that an outsider changes.
+const CHANGED: usize = 5;
+
+/// Reads enough to manage the file, part of which an outsider has changed.
+fn read_changed(path: &Path) {
+    join(path);
+    let fd = open(path, libc::O_RDWR).expect("open");
+    for of in 0..PARTS {
+        let seed = if of == CHANGED { 9 } else { 0 };
+        assert!(
+            pread(fd, PART, (of * PART) as i64) == Ok(part(of, seed)),
+            "part {of} is old"
+        );
+    }
+    close(fd).expect("close");
 }
 
 /// Reads all of it, by requests of a length.
@@ -151,4 +188,33 @@ fn a_reader_of_an_idle_file_sees_what_a_writer_has_written() {
         let scene = scene("idle-beside");
         said(scene.role("idle-beside", "").output().expect("a program"));
     }
+}
+
+/// The guard holds up whoever opens a file that it watches: members too, who are let in at once, but only when it has looked. A file that
+/// nobody uses is not watched for long. Who changes it meanwhile is found out by whoever manages it next, and from then on it is watched.
+#[test]
+fn whoever_opens_an_idle_file_again_and_again_waits_for_no_guard() {
+    if strict("idle-guarded").is_none() {
+        return;
+    }
+    let mut scene = Scene::new("idle-marks", MIB as u64);
+    let keeper = Keeper::of(&mut scene);
+    scene.play("idle-make", "");
+    let path = scene.path("a");
+    assert!(is_marked(&keeper, &path), "it has been managed");
+    scene.play("idle-while", "");
+    assert!(!is_marked(&keeper, &path), "nobody uses it");
+    let outsider = std::fs::OpenOptions::new().write(true).open(&path);
+    let changed =
+        outsider.and_then(|file| file.write_all_at(&part(CHANGED, 9), (CHANGED * PART) as u64));
+    changed.expect("changed");
+    scene.play("idle-changed", "");
+    let mut member = Member::of(&scene);
+    member.does("open own");
+    member.does(&format!("write 1 {}", 2 * MIB));
+    member.does("open a");
+    member.does(&format!("write 3 {PART}"));
+    assert!(is_marked(&keeper, &path), "it is managed");
+    assert!(reads(&scene, "a").0[..PART] == pattern(3, PART));
+    member.ends();
 }

@@ -75,7 +75,7 @@ fn a_number_that_is_closed_is_nothing_of_the_sessions_meanwhile() {
 }
 
 /// Whether the keeper's listener has a mark on a file.
-fn is_marked(keeper: &Keeper, path: &Path) -> bool {
+pub fn is_marked(keeper: &Keeper, path: &Path) -> bool {
     let inode = format!("ino:{:x} ", std::fs::metadata(path).expect("a file").ino());
     let told =
         std::fs::read_dir(format!("/proc/{}/fdinfo", keeper.process())).expect("descriptors");

@@ -88,6 +88,8 @@ pub struct Guard {
     early: Mutex<HashSet<(u64, u64)>>,
     /// Files that somebody from outside came to, and when last.
     arrived: Mutex<HashMap<(u64, u64), Instant>>,
+    /// Files that members have opened while nobody used them, since when, or when they lost their marks.
+    unused: Mutex<HashMap<(u64, u64), Instant>>,
     lanes: lanes::Lanes,
     ended: AtomicBool,
     standing: standing::Standing,
@@ -217,6 +219,7 @@ impl Guard {
             waiting: Mutex::default(),
             early: Mutex::default(),
             arrived: Mutex::default(),
+            unused: Mutex::default(),
             lanes: lanes::Lanes::default(),
             ended: AtomicBool::new(false),
             standing: standing::Standing::default(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::lanes::key_of;
 use super::pace::STILL_MAX;
-use super::{Guard, SETTLE, Waiting, locked, members, mend};
+use super::{Guard, OPENED, SETTLE, Waiting, locked, members, mend};
 use crate::device::DeviceFile;
 use crate::ids::FileId;
 use crate::member::gone::{Place, unless_gone};
@@ -20,14 +20,19 @@ use crate::member::reached;
 use crate::member::shared::Shared;
 use crate::member::table;
 use crate::memory::superblock::{ARRIVALS, Arrival, Superblock};
-use crate::memory::threads::Me;
+use crate::memory::threads::{self, Me};
 use crate::sync::Ordering;
 use crate::sys::fanotify::{self, Group};
+use crate::sys::signals::is_own_thread;
 use crate::sys::stand_in::NUMBERS_MIN;
 use crate::sys::stat;
 
 /// How often a file is given to the kernel again that somebody has begun to manage meanwhile.
 const SETTLE_TRIES: u32 = 8;
+/// How long a file that members open has been unused before it loses its mark, and how seldom it loses it.
+const UNMARK_EVERY: Duration = Duration::from_millis(20);
+/// Files of which that is remembered at most.
+const UNUSED_MAX: usize = 4096;
 /// How long is waited where there is no descriptor for those who come.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(2);
 
@@ -98,6 +103,9 @@ impl Guard {
         }
         for event in self.told(shared.arena.superblock(), arrivals.unwrap_or_default()) {
             let is_member = members.open(&shared.arena, event.event.thread, self.arena);
+            if is_member && let Some(inode) = event.inode {
+                self.unmark_unused(shared, gate, &event.event, inode);
+            }
             let inode = event.inode.filter(|_| !is_member);
             let inode = match self.is_at_work(shared) {
                 true => inode,
@@ -124,6 +132,58 @@ impl Guard {
                     self.ask(inode, file, SETTLE);
                 }
             }
+        }
+    }
+
+    /// A member comes to open a file that nobody has open, and that owes nothing: nobody need wait for it any more. Whoever manages it next
+    /// marks it again. Not twice within [`UNMARK_EVERY`]: several members may come at once, and one of them be about to manage it.
+    fn unmark_unused(
+        &self,
+        shared: &Shared,
+        gate: &Group,
+        event: &fanotify::Event,
+        inode: (u64, u64),
+    ) {
+        let (arena, thread) = (&shared.arena, event.thread);
+        let is_known =
+            || table::find(arena, inode.0, inode.1).filter(|&file| mend::is_known(shared, file));
+        let is_engines =
+            || is_own_thread(thread) || threads::opens_for_the_engine(arena, thread as u32);
+        if self.relieves || !self.is_at_work(shared) || is_known().is_some() || is_engines() {
+            return;
+        }
+        if !self.may_unmark(inode) {
+            return;
+        }
+        // Before the count, as for outsiders.
+        let _ = gate.forget(event.file.as_fd());
+        self.is_not_alone(inode);
+        let hash = reached::hash(inode.0, inode.1);
+        reached::begin(arena.superblock(), hash);
+        if let Some(file) = is_known() {
+            let _ = gate.watch(event.file.as_fd());
+            self.ask(inode, file, OPENED);
+        }
+        reached::end(arena.superblock(), hash);
+    }
+
+    /// Whether a file has been seen unused for long enough, and has not lost its mark just now.
+    fn may_unmark(&self, inode: (u64, u64)) -> bool {
+        let mut unused = locked(&self.unused);
+        if unused.len() >= UNUSED_MAX {
+            unused.retain(|_, since| since.elapsed() < UNMARK_EVERY);
+        }
+        let has_room = unused.len() < UNUSED_MAX;
+        match unused.entry(inode) {
+            Entry::Occupied(mut since) if since.get().elapsed() >= UNMARK_EVERY => {
+                since.insert(Instant::now());
+                true
+            }
+            Entry::Vacant(entry) if has_room => {
+                entry.insert(Instant::now());
+                false
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => false,
         }
     }
 
