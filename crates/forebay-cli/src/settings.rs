@@ -121,7 +121,7 @@ settings! {
     /// Small syncs in a row after which a file stays with the kernel, 1 to 255; 0 for never
     #[arg(value_name = "NUMBER")]
     kernel_after_syncs,
-    /// Writes into holes, beyond those into space, after which a file stays with the kernel; 0 for never
+    /// Writes into holes and between them after which a file stays with the kernel; 0 for never
     #[arg(value_name = "NUMBER")]
     kernel_after_holes,
     /// Manage files of mounted stores: true or false

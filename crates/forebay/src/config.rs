@@ -139,7 +139,7 @@ pub struct Config {
     pub close_behind_bytes: u64,
     /// Syncs in a row with little to write, after which the preload library leaves a file to the kernel, 1 to 255; 0: never.
     pub kernel_after_syncs: u32,
-    /// So many more writes into holes of a file than into its space, one after the other, leave it to the kernel; 0: never.
+    /// So many more writes for which space was looked for in vain, or has to be looked for again, than others leave a file to the kernel; 0: never.
     pub kernel_after_holes: u32,
     /// Whether files of mounted stores are managed, or left to the kernel as those of other file systems that a process serves. One choice for
     /// all sessions of a process.

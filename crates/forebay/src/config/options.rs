@@ -181,7 +181,7 @@ options! {
     close_behind_bytes: Size,
     /// Small syncs in a row after which a file stays with the kernel. Default: 16.
     kernel_after_syncs: u32,
-    /// Writes into holes, beyond those into space, after which a file stays with the kernel. Default: 64.
+    /// Writes into holes and between them after which a file stays with the kernel. Default: 64.
     kernel_after_holes: u32,
     /// Whether files of mounted stores are managed. Default: true.
     manage_stores: bool,

@@ -29,8 +29,8 @@ const STEP_MAX: u64 = 256 * 1024 * 1024;
 const FILL_MAX: u64 = 16 * 1024 * 1024;
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole and must go through the
-/// kernel. `sequential`: it goes on where others have ended, which have filled some pages.
+/// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole, or the file has too many, and must go through
+/// the kernel. `sequential`: it goes on where others have ended, which have filled some pages.
 #[inline]
 pub fn ahead(
     core: &Core,
@@ -61,8 +61,8 @@ fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, sequential: bool) -> R
         if is_holey && offset < below && !entry.is_solid(offset, below) {
             let is_there = has_space(core, me, offset, below, reserved)?
                 || sequential && fill(core, me, offset, below)?;
-            entry.count_hole_write(!is_there);
-            if !is_there {
+            entry.count_look(!is_there || !entry.is_solid(offset, below));
+            if !is_there || too_many_holes(core) {
                 return Ok(true);
             }
         }
@@ -125,11 +125,11 @@ fn fill(core: &Core, me: Me<'_>, offset: u64, below: u64) -> Result<bool, Halt> 
     })
 }
 
-/// Whether so many writes have gone into holes, beyond those into space, that the file is better left to the kernel: each of them costs the
-/// kernel's call, and more.
+/// Whether so many writes have looked for space in vain that the file is better left to the kernel. One into a hole costs the kernel's call,
+/// and more; one into space between holes, a look or two at the extents, which is more than the kernel's call as well.
 pub fn too_many_holes(core: &Core) -> bool {
     let most = core.shared.config.kernel_after_holes;
-    most != 0 && core.entry().hole_writes.load(Ordering::Relaxed) >= most
+    most != 0 && core.entry().vain_looks.load(Ordering::Relaxed) >= most
 }
 
 /// Reserves to at least `end`: a step ahead if there is space for that, else less, at least what is needed. `false`: somebody

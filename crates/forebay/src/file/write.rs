@@ -81,7 +81,7 @@ pub unsafe fn write(
     let leaves = hole && !intent.at_end && reserve::too_many_holes(core);
     if leaves && !settle::try_to_kernel(core, me, given::HOLES) {
         // Somebody has it in hand, or the device has refused something: again after as many more.
-        core.entry().hole_writes.store(0, Ordering::Relaxed);
+        core.entry().vain_looks.store(0, Ordering::Relaxed);
     }
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.

@@ -51,7 +51,7 @@ const REASONS: [(u32, &str); 28] = [
     (OUTSIDER, "a program outside the session uses it"),
     (
         HOLES,
-        "written into its holes again and again (`kernel_after_holes`)",
+        "written into its holes, or between them, again and again (`kernel_after_holes`)",
     ),
     (64, "a program that was executed has inherited it"),
     (65, "stdio: fopen, fdopen, freopen, or a standard stream"),

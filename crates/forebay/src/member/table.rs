@@ -381,7 +381,7 @@ fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
     entry.size.store(stat.len, Ordering::Release);
     entry.disk_end.store(stat.len, Ordering::Release);
     entry.solid.store(0, Ordering::Release);
-    entry.hole_writes.store(0, Ordering::Relaxed);
+    entry.vain_looks.store(0, Ordering::Relaxed);
     entry.reserved_end.store(stat.len, Ordering::Release);
     if holey {
         entry.flags.fetch_or(HOLEY, Ordering::AcqRel);

@@ -45,8 +45,8 @@ pub struct FileEntry {
     pub append_lock: AtomicU32,
     /// Counts the times at which the file got a hole: space that a write had found may have gone since.
     pub holes: AtomicU32,
-    /// Writes into holes beyond those into space that had to be looked for: more than so many leave the file to the kernel. A hint.
-    pub hole_writes: AtomicU32,
+    /// Looks for space that were in vain, beyond those that were not: more than so many leave the file to the kernel. A hint.
+    pub vain_looks: AtomicU32,
     /// Of a file with holes: the blocks that are known to have space throughout, as far as any is promised (`reserved_end`); the first in
     /// the upper half, one past the last in the lower. 0: none.
     pub solid: AtomicU64,
@@ -294,15 +294,15 @@ impl FileEntry {
             .compare_exchange(known, noted, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Notes a write that had to look for space.
-    pub fn count_hole_write(&self, is_hole: bool) {
-        let count = self.hole_writes.load(Ordering::Relaxed);
-        let count = if is_hole {
+    /// Notes a write that had to look for space: in vain if there is none, or if the next write there has to look again.
+    pub fn count_look(&self, in_vain: bool) {
+        let count = self.vain_looks.load(Ordering::Relaxed);
+        let count = if in_vain {
             count.saturating_add(1)
         } else {
             count.saturating_sub(1)
         };
-        self.hole_writes.store(count, Ordering::Relaxed);
+        self.vain_looks.store(count, Ordering::Relaxed);
     }
 
     /// Syncs in a row, none of which had much to write: [`SMALL_SYNCS_MAX`] at most.
