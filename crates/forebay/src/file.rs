@@ -57,6 +57,9 @@ use crate::memory::threads::Me;
 /// May be used by many threads at once; each call is one operation on its own offset, as `pread` and `pwrite` are.
 /// Dropping it closes it without hearing of errors: use [`File::close`].
 ///
+/// While a program has a file open so it opens it by nothing else (`std::fs`, `fopen`, a library): it would read old bytes there, and what it
+/// writes there may be lost. The session does not hear of it, as it does of other programs. Under `forebay run` it may.
+///
 /// ```
 /// # fn main() -> forebay::error::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();

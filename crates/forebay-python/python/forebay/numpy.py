@@ -70,7 +70,7 @@ def memmap(
     """
     if mode not in ("r", "c", "readonly", "copyonwrite"):
         raise ValueError(
-            f"mode must be 'r' or 'c', not {mode!r}: arrays over a file's live bytes are the kernel's, by numpy.memmap of the same path; or write by File.write_at"
+            f"mode must be 'r' or 'c', not {mode!r}: arrays over a file's live bytes are the kernel's, by numpy.memmap of the same path once it is closed here; or write by File.write_at"
         )
     if not isinstance(filename, forebay.File):
         with forebay.open(filename, "rb", session) as opened:
