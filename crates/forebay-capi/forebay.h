@@ -21,6 +21,16 @@ typedef struct forebay_pool_file forebay_pool_file;
 // once, by forebay_session_close.
 typedef struct forebay_session forebay_session;
 
+// A store in persistent memory, open in this process and in no other. Used by any number of threads at once; closed once, by forebay_store_close.
+typedef struct forebay_store forebay_store;
+
+// An open file of a store. Used by any number of threads at once, as a file is. Closed once, by forebay_store_file_close.
+typedef struct forebay_store_file forebay_store_file;
+
+// Memory of a store that a program fills, and that becomes a part of a file without a copy. Its calls are made one at a time; given back once, by
+// forebay_store_window_close.
+typedef struct forebay_store_window forebay_store_window;
+
 // The bytes of a range of a file, as they were when the view was taken. Writes, truncations, the file's close and the session's change nothing of
 // it. Used by any number of threads at once; given back once, by forebay_view_close.
 typedef struct forebay_view forebay_view;
@@ -306,6 +316,18 @@ struct forebay_view *forebay_view_open(const struct forebay_file *file,
                                        int64_t offset,
                                        size_t count);
 
+// As forebay_view_open, of a file of a store: the bytes where they lie in persistent memory, where that is side by side, and a copy where it is not. Whoever
+// writes there goes elsewhere until the view is closed. A store stays open until the last view of it is closed, whatever else is closed before.
+//
+// Returns NULL on failure. errno is EBADF when the file is not open for reading, EINVAL for a negative offset, ENOMEM when it must be a copy and there is not
+// so much memory, EIO where the store is damaged.
+//
+// The caller's part:
+// `file` is an open handle.
+struct forebay_view *forebay_store_view_open(const struct forebay_store_file *file,
+                                             int64_t offset,
+                                             size_t count);
+
 // The first byte of a view, which may be read only. Valid until forebay_view_close; NULL for a view without bytes, and on failure.
 //
 // The caller's part:
@@ -320,7 +342,7 @@ const void *forebay_view_bytes(const struct forebay_view *view);
 // `view` is an open handle.
 ptrdiff_t forebay_view_length(const struct forebay_view *view);
 
-// Returns 1 where a view is a copy, since the kernel serves the file or as much is held in views as may be; 0 where it is not; -1 on failure.
+// Returns 1 where a view is a copy, since the kernel serves the file, as much is held in views as may be, or a store has not the bytes side by side; 0 where it is not; -1 on failure.
 //
 // The caller's part:
 // `view` is an open handle.
@@ -543,6 +565,296 @@ int forebay_pool_truncate(const struct forebay_pool_file *file,
 // The caller's part:
 // `file` is an open handle.
 int64_t forebay_pool_size(const struct forebay_pool_file *file);
+
+// Makes a store of `size` bytes in a file, which is made where it is not there, or in a device; 0: as many bytes as are there. `forebay pmem create` has more
+// options.
+//
+// Returns 0, or -1. errno is EEXIST when a store or other bytes are there, EINVAL when it is too small, EBUSY when the store is open, or what the system says.
+//
+// The caller's part:
+// `path` ends with a zero byte.
+int forebay_store_create(const char *path,
+                         uint64_t size);
+
+// Opens a store, after a crash too. `flags` are O_RDWR, or O_RDONLY: then nothing is changed, also not what a crash has left. What was done is durable after
+// `flush_ms` milliseconds at the latest, by a thread of this process, or when it is synced; a negative number: only then.
+//
+// Returns NULL on failure. errno is EBUSY when another process has it open, or this one; EINVAL for other flags and where no store is, EIO when it is damaged,
+// or what the system says.
+//
+// The caller's part:
+// `path` ends with a zero byte.
+struct forebay_store *forebay_store_open(const char *path,
+                                         int flags,
+                                         int64_t flush_ms);
+
+// Syncs, and gives the handle back, whatever the answer is. Files and windows that were opened by it keep the store open, and the last of them to be closed
+// closes it; a program that ends before may lose what was done since the last sync. NULL is no store, and nothing is done, as to a parent's handle in a
+// forked child.
+//
+// Returns 0, or -1 with EIO when it is not known what is durable.
+//
+// The caller's part:
+// `store` is NULL or a handle that is not closed yet, and no other thread uses it any more.
+int forebay_store_close(struct forebay_store *store);
+
+// Everything that was done in the store before is durable when this returns 0: names, bytes and sizes of all files.
+//
+// Returns 0, or -1 with EIO when it is not known what is durable.
+//
+// The caller's part:
+// `store` is an open handle.
+int forebay_store_sync(const struct forebay_store *store);
+
+// Makes a directory, with these permissions, of which nothing is taken by the umask: whoever has the store open may do everything, and mounts go by them.
+// Paths begin at the store's root, and so do symbolic links that begin with a slash.
+//
+// Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, ENOSPC when the store is full, EROFS when it is open for
+// reading only.
+//
+// The caller's part:
+// `store` is an open handle, `path` ends with a zero byte.
+int forebay_store_mkdir(const struct forebay_store *store,
+                        const char *path,
+                        uint32_t mode);
+
+// Removes a file, a symbolic link or an empty directory. A file that is open stays until it is closed.
+//
+// Returns 0, or -1 with ENOENT when it is not there, ENOTEMPTY when it is a directory with names, EBUSY for the root.
+//
+// The caller's part:
+// As for forebay_store_mkdir.
+int forebay_store_remove(const struct forebay_store *store,
+                         const char *path);
+
+// Gives a file or a directory another name. What has that name is replaced, in one step, as rename(2) does it.
+//
+// Returns 0, or -1 with ENOENT, or another error of rename(2).
+//
+// The caller's part:
+// `store` is an open handle, `from` and `to` end with zero bytes.
+int forebay_store_rename(const struct forebay_store *store,
+                         const char *from,
+                         const char *to);
+
+// Calls `visit` with each name in a directory, as forebay_pool_list does.
+//
+// Returns 0, or what `visit` has answered; or -1 with ENOENT, ENOTDIR, EINVAL where `visit` is NULL.
+//
+// The caller's part:
+// `store` is an open handle, `path` ends with a zero byte, and `visit` returns.
+int forebay_store_list(const struct forebay_store *store,
+                       const char *path,
+                       int (*visit)(void *context, const char *name, int is_directory),
+                       void *context);
+
+// Opens a file of the store, and makes it where `flags` say so. `flags` and `mode` are as for forebay_open; nothing is taken from `mode` by the umask.
+//
+// Returns NULL on failure. errno is EINVAL for other flags, ENOENT, EEXIST, EISDIR, ELOOP, ENXIO for what is no regular file, ENOSPC, or EROFS.
+//
+// The caller's part:
+// `store` is an open handle, `path` ends with a zero byte.
+struct forebay_store_file *forebay_store_file_open(const struct forebay_store *store,
+                                                   const char *path,
+                                                   int flags,
+                                                   uint32_t mode);
+
+// Closes a file, and the store with it if nobody else has that any more: only then anything is synced. The handle is gone whatever the answer is. NULL is no
+// file, and nothing is done, as to a parent's handle in a forked child.
+//
+// Returns 0, or -1 with an error of forebay_store_close.
+//
+// The caller's part:
+// `file` is NULL or a handle that is not closed yet, and no other thread uses it any more.
+int forebay_store_file_close(struct forebay_store_file *file);
+
+// Reads up to `count` bytes from `offset` on into `buffer`.
+//
+// Returns the number of bytes, fewer than `count` only at the file's end, 0 beyond it; or -1 with EBADF when the file is not open for reading, EINVAL for a
+// negative offset or a count beyond SSIZE_MAX, EIO where the store is damaged.
+//
+// The caller's part:
+// `file` is an open handle; `buffer` is valid for writes of `count` bytes.
+ptrdiff_t forebay_store_pread(const struct forebay_store_file *file,
+                              void *buffer,
+                              size_t count,
+                              int64_t offset);
+
+// Writes `count` bytes at `offset`; at the end of the file where it was opened with O_APPEND, whatever the offset. Each aligned 2 MiB of the file are
+// written as a whole or not at all, also after a crash.
+//
+// Returns the number of bytes: all, unless the store became full after some; or -1 with EBADF when the file is not open for writing, ENOSPC when the store
+// is full, EROFS when it is open for reading only, EINVAL for a negative offset or a count beyond SSIZE_MAX, EFBIG beyond the largest file, EIO when it is not
+// known what is durable.
+//
+// The caller's part:
+// `file` is an open handle; `buffer` is valid for reads of `count` bytes, which nobody changes meanwhile.
+ptrdiff_t forebay_store_pwrite(const struct forebay_store_file *file,
+                               const void *buffer,
+                               size_t count,
+                               int64_t offset);
+
+// Writes `count` bytes at the file's end, wherever that is, whole and apart from what others append.
+//
+// Returns the offset, in bytes, at which they lie; or -1 with the errors of forebay_store_pwrite. Bytes that were written before an error stay.
+//
+// The caller's part:
+// As for forebay_store_pwrite.
+int64_t forebay_store_append(const struct forebay_store_file *file,
+                             const void *buffer,
+                             size_t count);
+
+// As forebay_store_sync, of the store that the file is in.
+//
+// Returns 0, or -1 with EIO when it is not known what is durable.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_store_file_sync(const struct forebay_store_file *file);
+
+// Sets the file's length, bytes: what is beyond is gone, what is new is zeros.
+//
+// Returns 0, or -1 with EINVAL when the file is not open for writing or the length is negative, EFBIG beyond the largest file, or an error of
+// forebay_store_pwrite.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_store_truncate(const struct forebay_store_file *file,
+                           int64_t length);
+
+// Makes `length` bytes from `offset` on zeros, and gives their space back. The file's length does not change.
+//
+// Returns 0, or -1 with EINVAL for an empty or negative range, EBADF when the file is not open for writing.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_store_punch(const struct forebay_store_file *file, int64_t offset, int64_t length);
+
+// The file's length, bytes. -1 on failure.
+//
+// The caller's part:
+// `file` is an open handle.
+int64_t forebay_store_size(const struct forebay_store_file *file);
+
+// Makes a window of `count` zeros. It counts as the session's memory, together with what views hold: at most half of that. What does not go into that
+// is memory of the process's own, and to give it to a file is a copy.
+//
+// Returns NULL on failure. errno is EINVAL for no bytes or too many, ENOMEM when there are no such addresses.
+//
+// The caller's part:
+// `session` is an open handle.
+struct forebay_window *forebay_window_open(const struct forebay_session *session,
+                                           size_t count);
+
+// The first byte of a window, which may be read and written. Valid until forebay_window_slide and forebay_window_close. A forked child has nothing
+// there, and ends with SIGSEGV if it looks.
+//
+// Returns NULL on failure.
+//
+// The caller's part:
+// `window` is an open handle.
+void *forebay_window_bytes(const struct forebay_window *window);
+
+// Gives `count` bytes from the window's byte `start` on to a file at `offset`: afterwards the file has them as if forebay_pwrite had written them, and
+// no later store into the window reaches it, whoever makes it. The first store into each page of what was given is slow: the system copies the page.
+// forebay_window_refill and forebay_window_detach spare that.
+//
+// Returns how many bytes: all, unless an error came after some; -1 on failure. errno is EINVAL for bytes that the window does not have and for a
+// negative offset, or what forebay_pwrite says.
+//
+// The caller's part:
+// `window` and `file` are open handles; no other thread stores into the bytes during the call, lest it is unknown which of them the file has.
+ssize_t forebay_window_commit(const struct forebay_window *window,
+                              const struct forebay_file *file,
+                              int64_t offset,
+                              size_t start,
+                              size_t count);
+
+// Makes what was given writable again at once, with the bytes that the window shows: to change some of them and give them again. Where the session
+// has no memory for it, blocks stay as they were, and the next commit of them is a copy.
+//
+// Returns 0, or -1 on failure.
+//
+// The caller's part:
+// `window` is an open handle, into whose bytes no other thread stores during the call.
+int forebay_window_refill(const struct forebay_window *window);
+
+// Has zeros where blocks were given, without a copy: to fill the window anew. All else stays as it is.
+//
+// Returns 0, or -1 on failure.
+//
+// The caller's part:
+// As for forebay_window_refill.
+int forebay_window_detach(const struct forebay_window *window);
+
+// Empties a window, and moves its first byte to where a byte at `offset` lies in a file's pieces: a commit at this offset is a copy only of what lies
+// in pieces in part. Its bytes are zeros at other addresses then: forebay_window_bytes says where.
+//
+// Returns 0, or -1 on failure. errno is EINVAL for a negative offset, or what forebay_window_open says.
+//
+// The caller's part:
+// `window` is an open handle, at whose bytes nobody looks any more.
+int forebay_window_slide(const struct forebay_window *window,
+                         int64_t offset);
+
+// How many bytes have gone to files from a window without a copy.
+//
+// Returns -1 on failure.
+//
+// The caller's part:
+// `window` is an open handle.
+int64_t forebay_window_attached(const struct forebay_window *window);
+
+// Gives a window back; its bytes must not be used any more, and what was given to files is theirs. NULL is no window, and nothing is done. In a forked
+// child nothing is done either: its parent has the window.
+//
+// The caller's part:
+// `window` is NULL or a handle that is not closed yet, and no other thread uses it or its bytes any more.
+void forebay_window_close(struct forebay_window *window);
+
+// Makes a window for up to `count` bytes of a file from `offset` on: as many as the store has side by side, which forebay_store_window_length says. Its bytes
+// are whatever lay there before, of removed files too. The file has nothing of them before the commit. A window keeps the store open, and its file there.
+//
+// Returns NULL on failure. errno is EINVAL for no bytes, a negative offset and files that were opened with O_APPEND, or what forebay_store_pwrite says.
+//
+// The caller's part:
+// `file` is an open handle.
+struct forebay_store_window *forebay_store_window_open(const struct forebay_store_file *file,
+                                                       int64_t offset,
+                                                       size_t count);
+
+// The first byte of a window, which may be read and written until forebay_store_window_commit and forebay_store_window_close. NULL for a window without
+// bytes, and on failure. A forked child has nothing there, and ends with SIGSEGV if it looks.
+//
+// The caller's part:
+// `window` is an open handle.
+void *forebay_store_window_bytes(const struct forebay_store_window *window);
+
+// How many bytes a window has: fewer than were asked for where the store has no more side by side, none after a commit.
+//
+// Returns -1 on failure.
+//
+// The caller's part:
+// `window` is an open handle.
+ptrdiff_t forebay_store_window_length(const struct forebay_store_window *window);
+
+// Gives the first `count` bytes to the file, where the window was made for, without a copy: as forebay_store_pwrite writes them. The window is empty then,
+// and its memory the file's: a store to its former address would change what the file has, or another one by then, and what views show.
+//
+// Returns how many bytes: all, unless an error came after some: then the window has the others, at the address that forebay_store_window_bytes says, and
+// they may be committed again. -1 on failure, with EINVAL for more bytes than there are, or what forebay_store_pwrite says.
+//
+// The caller's part:
+// `window` is an open handle; nobody stores into its bytes during the call or after it.
+ptrdiff_t forebay_store_window_commit(const struct forebay_store_window *window,
+                                      size_t count);
+
+// Gives a window back; what was not committed is nowhere. NULL is no window, and nothing is done. In a forked child nothing is done either: its parent has
+// the window.
+//
+// The caller's part:
+// `window` is NULL or a handle that is not closed yet, and no other thread uses it or its bytes any more.
+void forebay_store_window_close(struct forebay_store_window *window);
 
 #ifdef __cplusplus
 }  // extern "C"

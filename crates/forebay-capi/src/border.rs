@@ -1,7 +1,7 @@
 //! What every call passes on its way in and out: errors as `errno` and a text, panics that go no further, pointers.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay::sys::forks::Owned;
@@ -136,6 +136,36 @@ pub(crate) unsafe fn put(
         }
     }
     Ok(text.len() as libc::ssize_t)
+}
+
+/// What a caller has called with each name of a directory.
+pub(crate) type Visit =
+    unsafe extern "C" fn(context: *mut c_void, name: *const c_char, is_directory: c_int) -> c_int;
+
+/// Calls it with names and whether they are directories', until it answers something else than 0; answers the same.
+///
+/// # Safety
+/// `visit` takes `context` and a name that is there for as long as the call, and returns.
+pub(crate) unsafe fn visit_all(
+    names: impl IntoIterator<Item = (Vec<u8>, bool)>,
+    visit: Visit,
+    context: *mut c_void,
+) -> Result<c_int, Failure> {
+    for (name, is_directory) in names {
+        // No name has a zero byte in it.
+        let name = CString::new(name).map_err(|_| Failure::invalid("a name has a zero byte"))?;
+        // SAFETY: the caller's promise, and a text that outlives the call.
+        let answer = unsafe { visit(context, name.as_ptr(), c_int::from(is_directory)) };
+        if answer != 0 {
+            return Ok(answer);
+        }
+    }
+    Ok(0)
+}
+
+/// `NULL` where there has to be a function.
+pub(crate) fn visitor(visit: Option<Visit>) -> Result<Visit, Failure> {
+    visit.ok_or_else(|| Failure::invalid("the function to be called is NULL"))
 }
 
 #[cfg(test)]

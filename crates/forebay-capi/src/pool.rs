@@ -1,6 +1,6 @@
 //! Pools: memory that other hosts lend, and files in it.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use forebay_pool::client::Kind;
 use forebay_pool::files::{Error, Files, Open, OpenOptions};
 use forebay_pool::net::Config;
 
-use crate::border::{Failure, call, of, ours, text};
+use crate::border::{Failure, call, of, ours, text, visit_all, visitor};
 use crate::file::{bytes, bytes_mut, offset_of};
 
 /// A process's membership in a pool: memory that other hosts lend, with files in it that all its hosts see alike. Used by any number of threads at once; closed
@@ -155,27 +155,15 @@ pub unsafe extern "C" fn forebay_pool_list(
     call(-1, || {
         // SAFETY: the caller's promise.
         let (files, path) = unsafe { (files_of(pool)?, text(path, "the path")?) };
-        let visit = visit.ok_or_else(|| Failure::invalid("the function to be called is NULL"))?;
+        let visit = visitor(visit)?;
         let entry = files.find(path.to_bytes())?;
         if entry.kind != Kind::Directory {
             return Err(Error::NotADirectory.into());
         }
-        for (name, entry) in files.list(entry.file)? {
-            // No name of a pool has a zero byte in it.
-            let name = CString::new(name).map_err(|_| Error::Invalid)?;
-            // SAFETY: the caller's promise, and a text that outlives the call.
-            let answer = unsafe {
-                visit(
-                    context,
-                    name.as_ptr(),
-                    c_int::from(entry.kind == Kind::Directory),
-                )
-            };
-            if answer != 0 {
-                return Ok(answer);
-            }
-        }
-        Ok(0)
+        let names = files.list(entry.file)?.into_iter();
+        let names = names.map(|(name, entry)| (name, entry.kind == Kind::Directory));
+        // SAFETY: the caller's promise.
+        unsafe { visit_all(names, visit, context) }
     })
 }
 

@@ -3,8 +3,16 @@
 use std::path::Path;
 
 /// The sources of the header, in its order.
-const SOURCES: [&str; 7] = [
-    "border", "session", "stats", "file", "view", "window", "pool",
+const SOURCES: [&str; 9] = [
+    "border",
+    "session",
+    "stats",
+    "file",
+    "view",
+    "window",
+    "pool",
+    "store",
+    "store/window",
 ];
 
 fn package() -> &'static Path {

@@ -22,15 +22,19 @@ macro_rules! numbers {
 
 numbers! {
     E2BIG: "A value is larger than any may be.",
+    EBADF: "The file is not open for this.",
+    EBUSY: "It is in use.",
     EEXIST: "The name is taken.",
     EFBIG: "The file would be larger than any may be.",
     EINVAL: "What is asked for makes no sense.",
     EIO: "The store is damaged here, or its memory failed.",
     EISDIR: "It is a directory.",
+    ELOOP: "A path goes through too many symbolic links.",
     EMLINK: "The file has as many names as it may have.",
     ENAMETOOLONG: "The name is longer than 255 bytes.",
     ENODATA: "There is no such attribute.",
     ENOENT: "There is no such file.",
+    ENOMEM: "The process has no memory for it.",
     ENOSPC: "The store is full.",
     ENOTDIR: "It is no directory.",
     ENOTEMPTY: "The directory has entries.",
@@ -89,6 +93,17 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The system's number for it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::Busy => libc::EBUSY,
+            Self::Occupied(_) => libc::EEXIST,
+            Self::Damaged(_) => libc::EIO,
+            Self::NotAStore(_) | Self::TooSmall { .. } => libc::EINVAL,
+        }
+    }
+
     /// The system's answer to `what`.
     pub(crate) fn system(what: &str, error: std::io::Error) -> Self {
         let what = what.to_string();

@@ -78,4 +78,6 @@ pub trait Medium: Send + Sync {
     fn fence(&self, purpose: For);
     /// Returns when what was streamed and flushed is durable.
     fn sync(&self, purpose: For) -> Result<()>;
+    /// Keeps whole blocks out of children that are forked from now on, or lets them have these again. Where they cannot be kept out alone, all is.
+    fn keep_from_children(&self, _at: u64, _length: u64, _keeps: bool) {}
 }

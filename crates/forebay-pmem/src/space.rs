@@ -96,6 +96,13 @@ impl Space {
         Some(run)
     }
 
+    /// Takes the first free number at or after `from`, or else before it. The next run begins where it would have begun without that.
+    pub fn take_one(&mut self, from: u64) -> Option<u64> {
+        let number = self.first_free(from)?;
+        self.take(number);
+        Some(number)
+    }
+
     fn find_run(&self, wanted: u64) -> Option<Run> {
         let mut best: Option<Run> = None;
         let mut from = self.next;

@@ -58,6 +58,9 @@ struct Operation {
     held: Vec<u64>,
 }
 
+/// One of so many blocks lies at the end, where metadata is put first: a node is enough for 510 pages, and directories are small.
+const METADATA_SHARE: u64 = 64;
+
 /// What a batch frees when it is durable, and when the log is empty.
 #[derive(Default)]
 pub struct Freed {
@@ -86,6 +89,8 @@ pub struct State {
     pub(crate) pages: Pages,
     pub(crate) blocks: Space,
     pub(crate) inodes: Space,
+    /// Where the search for a metadata block begins.
+    metadata_next: u64,
     fresh: Vec<u64>,
     fresh_list: Vec<u64>,
     freed: Freed,
@@ -116,6 +121,7 @@ impl State {
             superblock,
             blocks: Space::full(blocks),
             inodes: Space::full(inodes),
+            metadata_next: blocks - blocks / METADATA_SHARE,
             fresh: vec![0; blocks.div_ceil(64) as usize],
             fresh_list: Vec::new(),
             freed: Freed::default(),
@@ -195,6 +201,10 @@ impl State {
             return Err(Errno::ENOSPC);
         }
         let run = self.blocks.take_run(goal, wanted).ok_or(Errno::ENOSPC)?;
+        self.took(run)
+    }
+
+    fn took(&mut self, run: Run) -> Result<Run> {
         let blocks = run.start..run.start + run.length;
         self.operation.taken.extend(blocks.clone());
         self.fresh_list.reserve(run.length as usize);
@@ -208,11 +218,17 @@ impl State {
         }
     }
 
-    /// Takes a block for metadata, and makes it.
+    /// Takes a block for metadata, and makes it: from the store's end, as long as there are any, so that it does not lie amid a file's bytes.
     pub fn take_metadata(&mut self, kind: Kind) -> Result<u64> {
-        let run = self.take_run(None, 1, Room::New)?;
-        self.pages.make(run.start, kind);
-        Ok(run.start)
+        if self.available(Room::New) == 0 {
+            return Err(Errno::ENOSPC);
+        }
+        let start = self.blocks.take_one(self.metadata_next);
+        let start = start.ok_or(Errno::ENOSPC)?;
+        self.metadata_next = start + 1;
+        self.took(Run { start, length: 1 })?;
+        self.pages.make(start, kind);
+        Ok(start)
     }
 
     /// Frees blocks of bytes.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 
 pub use create::{create, create_with};
 pub use open::{Information, information, is_store};
-pub use view::View;
+pub use view::{View, Whole};
 pub use window::Window;
 
 use crate::errno::{Errno, Result};

@@ -7,6 +7,7 @@ mod damage;
 pub(crate) mod drive;
 mod ends;
 mod files;
+mod files_by_paths;
 mod forged;
 mod hostile;
 mod limits;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-const PLACES: [(&str, &str); 11] = [
+const PLACES: [(&str, &str); 12] = [
     ("preload", "crates/forebay-preload/tests"),
     ("engine", "crates/forebay/tests"),
     ("unit", "crates/forebay/src"),
@@ -12,6 +12,7 @@ const PLACES: [(&str, &str); 11] = [
     ("pool", "crates/forebay-pool/src"),
     ("pools", "crates/forebay-pool/tests"),
     ("pmem", "crates/forebay-pmem/src"),
+    ("capi", "crates/forebay-capi/tests/calls"),
     ("python", "crates/forebay-python/tests"),
     ("whole", "tests/programs"),
 ];

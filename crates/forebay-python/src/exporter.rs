@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -181,4 +181,41 @@ pub fn checked<'a, T: Exports>(object: &Bound<'_, PyAny>) -> PyResult<&'a mut *m
     }
     // SAFETY: an object of the type; the GIL is held for as long as the callers of this use the answer.
     Ok(unsafe { held_of(object.as_ptr()) })
+}
+
+/// What an object holds; an error once it holds nothing. Nobody else looks while the GIL is held.
+pub fn held_by<'a, T: Exports>(object: &Bound<'_, PyAny>) -> PyResult<&'a mut Held<T>> {
+    let held = *checked::<T>(object)?;
+    // SAFETY: NULL, or what an object holds, with the GIL held.
+    unsafe { held.as_mut() }.ok_or_else(|| closed(T::WHAT))
+}
+
+/// Takes out what an object holds, unless arrays or buffers lie over it: nobody gets at it by the object then. `None` where it holds nothing.
+pub fn take<T: Exports>(object: &Bound<'_, PyAny>) -> PyResult<Option<Box<Held<T>>>> {
+    let place = checked::<T>(object)?;
+    if place.is_null() {
+        return Ok(None);
+    }
+    if held_by::<T>(object)?.exports > 0 {
+        let what = T::WHAT;
+        return Err(PyBufferError::new_err(format!(
+            "arrays or buffers lie over this {what}: let them go first"
+        )));
+    }
+    let held = std::mem::replace(place, null_mut());
+    // SAFETY: made of a box in `object_of` or `put_back`, and the object has forgotten it.
+    Ok(Some(unsafe { Box::from_raw(held) }))
+}
+
+/// Has an object hold again what was taken out of it.
+pub fn put_back<T: Exports>(object: &Bound<'_, PyAny>, held: Box<Held<T>>) -> PyResult<()> {
+    *checked::<T>(object)? = Box::into_raw(held);
+    Ok(())
+}
+
+/// Gives back what an object holds, unless arrays or buffers lie over it. Nothing happens to one that holds nothing.
+pub fn release<T: Exports>(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let held = take::<T>(object)?;
+    object.py().detach(move || drop(held));
+    Ok(())
 }

@@ -10,6 +10,7 @@ mod exporter;
 mod file;
 mod pool;
 mod session;
+mod store;
 mod view;
 mod window;
 
@@ -23,6 +24,8 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file::NativeFile>()?;
     module.add_class::<pool::NativePool>()?;
     module.add_class::<pool::NativePoolFile>()?;
+    module.add_class::<store::NativeStore>()?;
+    module.add_class::<store::NativeStoreFile>()?;
     let py = module.py();
     module.add("NativeView", exporter::native::<view::Viewed>(py)?)?;
     module.add_function(wrap_pyfunction!(view::view_facts, module)?)?;
@@ -33,5 +36,10 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(window::window_refill, module)?)?;
     module.add_function(wrap_pyfunction!(window::window_detach, module)?)?;
     module.add_function(wrap_pyfunction!(window::window_slide, module)?)?;
-    module.add_function(wrap_pyfunction!(window::window_release, module)?)
+    module.add_function(wrap_pyfunction!(window::window_release, module)?)?;
+    module.add("NativeStoreWindow", exporter::native::<store::Lent>(py)?)?;
+    module.add_function(wrap_pyfunction!(store::store_create, module)?)?;
+    module.add_function(wrap_pyfunction!(store::store_window_facts, module)?)?;
+    module.add_function(wrap_pyfunction!(store::store_window_commit, module)?)?;
+    module.add_function(wrap_pyfunction!(store::store_window_release, module)?)
 }

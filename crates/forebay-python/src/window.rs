@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use crate::errors::{closed, inherited, of_engine};
-use crate::exporter::{Exports, checked};
+use crate::errors::{inherited, of_engine};
+use crate::exporter::{Exports, held_by, release};
 use crate::file::NativeFile;
 
 /// A window, and its memory as it was when the GIL was last had.
@@ -56,18 +56,12 @@ impl Exports for Held {
     }
 }
 
-fn held_by<'a>(window: &Bound<'_, PyAny>) -> PyResult<&'a mut crate::exporter::Held<Held>> {
-    let held = *checked::<Held>(window)?;
-    // SAFETY: NULL, or what an object holds, with the GIL held.
-    unsafe { held.as_mut() }.ok_or_else(|| closed("window"))
-}
-
 /// Does something with a window while others have the GIL.
 fn with<T: Send>(
     window: &Bound<'_, PyAny>,
     work: impl FnOnce(&mut Window) -> forebay::Result<T> + Send,
 ) -> PyResult<T> {
-    let shared = Arc::clone(&held_by(window)?.value.window);
+    let shared = Arc::clone(&held_by::<Held>(window)?.value.window);
     let done = window.py().detach(|| {
         let held = shared.get()?;
         let mut window = held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +75,7 @@ fn with<T: Send>(
 #[pyfunction]
 pub fn window_facts(window: &Bound<'_, PyAny>) -> PyResult<(usize, u64)> {
     let attached = with(window, |window| Ok(window.attached_bytes()))?;
-    Ok((held_by(window)?.value.len, attached))
+    Ok((held_by::<Held>(window)?.value.len, attached))
 }
 
 /// Gives bytes `start` to `stop` to a file at `offset`. Returns how many: all, unless an error came after some.
@@ -93,7 +87,7 @@ pub fn window_commit(
     start: usize,
     stop: usize,
 ) -> PyResult<usize> {
-    let shared = Arc::clone(&held_by(window)?.value.window);
+    let shared = Arc::clone(&held_by::<Held>(window)?.value.window);
     let held = shared.get().ok_or_else(|| inherited("window"))?;
     file.get().with(window.py(), |file| {
         let mut window = held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,13 +110,13 @@ pub fn window_detach(window: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Empties a window and moves it to where a byte at `offset` lies in a file, unless arrays or buffers lie over it.
 #[pyfunction]
 pub fn window_slide(window: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
-    if held_by(window)?.exports > 0 {
+    if held_by::<Held>(window)?.exports > 0 {
         return Err(PyBufferError::new_err(
             "arrays or buffers lie over this window, which would be elsewhere: let them go first",
         ));
     }
     // With the GIL, so that nobody gets the memory that is about to go.
-    let shared = Arc::clone(&held_by(window)?.value.window);
+    let shared = Arc::clone(&held_by::<Held>(window)?.value.window);
     let held = shared.get().ok_or_else(|| inherited("window"))?;
     let first = {
         let mut window = held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,27 +124,12 @@ pub fn window_slide(window: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
         slid.map_err(|error| of_engine(&error, None))?;
         window.as_mut_ptr().expose_provenance()
     };
-    held_by(window)?.value.first = first;
+    held_by::<Held>(window)?.value.first = first;
     Ok(())
 }
 
 /// Gives a window back, unless arrays or buffers lie over it. Nothing happens to one that has been given back.
 #[pyfunction]
 pub fn window_release(window: &Bound<'_, PyAny>) -> PyResult<()> {
-    let place = checked::<Held>(window)?;
-    let held = *place;
-    if held.is_null() {
-        return Ok(());
-    }
-    // SAFETY: what an object holds, with the GIL held.
-    if unsafe { (*held).exports } > 0 {
-        return Err(PyBufferError::new_err(
-            "arrays or buffers lie over this window; it is released with the last of them",
-        ));
-    }
-    *place = std::ptr::null_mut();
-    // SAFETY: made of a box in `object_of`, and the object has forgotten it.
-    let held = unsafe { Box::from_raw(held) };
-    window.py().detach(move || drop(held));
-    Ok(())
+    release::<Held>(window)
 }

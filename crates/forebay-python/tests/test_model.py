@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+import forebay
+
 WINDOW = 6 * 256 * 1024
 
 
@@ -86,20 +88,34 @@ def step(dice, both):
     assert answers[0] == answers[1], (kind, offset, length)
 
 
+@pytest.fixture
+def store(tmp_path):
+    with forebay.Store.create(tmp_path / "store", 64 << 20) as store:
+        yield store
+
+
+@pytest.mark.parametrize("whose", ["session", "store"])
 @pytest.mark.parametrize("seed", [1, 2, 3, int(os.environ.get("TEST_FRESH_SEED") or random.randrange(1 << 30))])
-def test_the_same_answers_as_the_kernel(session, tmp_path, seed):
+def test_the_same_answers_as_the_kernel(request, tmp_path, seed, whose):
+    opener = request.getfixturevalue(whose)
     dice = random.Random(seed)
     paths = [tmp_path / "forebay", tmp_path / "kernel"]
-    for path in paths:
-        path.touch()
-    both = [session.open(paths[0], "r+b"), Plain(paths[1], "r+b")]
+    if whose == "store":
+        paths[0] = "forebay"
+    opener.open(paths[0], "wb").close()
+    paths[1].touch()
+    both = [opener.open(paths[0], "r+b"), Plain(paths[1], "r+b")]
     for _ in range(400):
         if dice.random() < 0.05:
             mode = dice.choice(["r+b", "rb", "wb", "a+b", "r+b"])
             for file in both:
                 file.close()
-            both = [session.open(paths[0], mode), Plain(paths[1], mode)]
+            both = [opener.open(paths[0], mode), Plain(paths[1], mode)]
         step(dice, both)
     for file in both:
         file.close()
-    assert paths[0].read_bytes() == paths[1].read_bytes()
+    if whose == "store":
+        with opener.open(paths[0]) as file:
+            assert file.read() == paths[1].read_bytes()
+    else:
+        assert paths[0].read_bytes() == paths[1].read_bytes()

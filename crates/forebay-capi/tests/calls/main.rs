@@ -9,5 +9,6 @@ mod own;
 mod pools;
 mod programs;
 mod remote;
+mod stores;
 mod views;
 mod windows;

@@ -6,6 +6,7 @@ use forebay_model::{fresh_seed, shrink, to_lines};
 use crate::built::directory;
 use crate::own::Own;
 use crate::remote::Remote;
+use crate::stores::Stored;
 
 /// Which function is called. The numbers are those of `driver.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,4 +294,14 @@ fn small_operations_by_a_c_program() {
 #[test]
 fn large_operations_by_a_c_program() {
     check(1, &Profile::LARGE, 60, Remote::new);
+}
+
+#[test]
+fn small_operations_on_files_of_a_store() {
+    check(6, &Profile::TINY, 200, Stored::new);
+}
+
+#[test]
+fn large_operations_on_files_of_a_store() {
+    check(2, &Profile::LARGE, 60, Stored::new);
 }

@@ -12,7 +12,7 @@ use forebay_model::skipped;
 use crate::built::{directory, session_name};
 use crate::own::{errno, open_session, said};
 
-fn bytes_of(view: *const View) -> Vec<u8> {
+pub fn bytes_of(view: *const View) -> Vec<u8> {
     // SAFETY: an open handle, whose bytes are as many as it says.
     unsafe {
         let len = forebay_view_length(view);

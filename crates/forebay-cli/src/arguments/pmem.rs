@@ -7,7 +7,8 @@ use forebay::config::size::Size;
 
 /// Makes, checks and describes stores in persistent memory.
 ///
-/// A store is a file system of its own in a DAX device, in a file on a DAX file system, or in any file.
+/// A store is a file system of its own in a DAX device, in a file on a DAX file system, or in any file. Programs reach one by its API in Rust, C or Python,
+/// or where `forebay mount` shows it.
 #[derive(Args, Debug)]
 #[command(
     arg_required_else_help = true,

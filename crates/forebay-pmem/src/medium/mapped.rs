@@ -224,6 +224,20 @@ impl Medium for Mapped {
         }
         Ok(())
     }
+
+    fn keep_from_children(&self, at: u64, length: u64, keeps: bool) {
+        let advise = |at: *mut u8, length, advice| {
+            // SAFETY: within the mapping, which lives; no byte changes, and none of this process's goes.
+            unsafe { libc::madvise(at.cast(), length, advice) == 0 }
+        };
+        let (place, length) = (self.place(at, length as usize), length as usize);
+        match keeps {
+            true if advise(place, length, libc::MADV_DONTFORK) => {}
+            // The mapping of a DAX device is not cut at every block.
+            true => drop(advise(self.base, self.length, libc::MADV_DONTFORK)),
+            false => drop(advise(place, length, libc::MADV_DOFORK)),
+        }
+    }
 }
 
 /// Faults pages in for writing by one call. It is only for speed: what it leaves out, the copy faults in.

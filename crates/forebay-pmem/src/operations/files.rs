@@ -86,14 +86,21 @@ pub fn stretches(
 ) -> Result<(Vec<Stretch>, usize)> {
     let inode = regular(state, number)?;
     let there = inode.size.saturating_sub(offset).min(length as u64);
-    let mut stretches = Vec::new();
+    let mut stretches: Vec<Stretch> = Vec::new();
     if there == 0 {
         return Ok((stretches, 0));
     }
     let pages = offset / PAGE..(offset + there).div_ceil(PAGE);
     map::runs(state, &inode, pages, |_, first, length| {
         let is_hole = first == 0 || first & UNWRITTEN != 0;
-        stretches.push(((!is_hole).then_some(first), length));
+        let block = (!is_hole).then_some(first);
+        // A run ends with its node of the map.
+        match stretches.last_mut() {
+            Some((before, pages)) if before.map(|start| start + *pages) == block => {
+                *pages += length;
+            }
+            _ => stretches.push((block, length)),
+        }
         true
     })?;
     Ok((stretches, there as usize))

@@ -4,10 +4,11 @@
 //! shown one is not used again before the view is dropped. So nothing is copied, and nothing changes.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{Inner, Store};
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::layout::BLOCK;
 use crate::operations::files;
 use crate::space::Run;
@@ -125,6 +126,58 @@ impl View {
         match self.as_slice() {
             Some(bytes) => Cow::Borrowed(bytes),
             None => Cow::Owned(self.parts().collect::<Vec<_>>().concat()),
+        }
+    }
+}
+
+/// A view's bytes as one slice: where they are in the medium, or a copy where they do not lie side by side there.
+pub struct Whole(Bytes);
+
+enum Bytes {
+    Stored(View),
+    Copied(Vec<u8>),
+}
+
+impl View {
+    /// A copy of all bytes.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the process has no memory for it.
+    pub fn copied(&self) -> Result<Vec<u8>> {
+        let mut copy = Vec::new();
+        let room = copy.try_reserve_exact(self.length);
+        room.map_err(|_| Errno::ENOMEM)?;
+        self.parts().for_each(|part| copy.extend_from_slice(part));
+        Ok(copy)
+    }
+
+    /// All bytes as one slice for as long as they are wanted. What is copied is pinned no more.
+    ///
+    /// # Errors
+    /// `ENOMEM` when they must be copied, and the process has no memory for it.
+    pub fn whole(self) -> Result<Whole> {
+        if self.as_slice().is_some() {
+            return Ok(Whole(Bytes::Stored(self)));
+        }
+        let copy = self.copied()?;
+        Ok(Whole(Bytes::Copied(copy)))
+    }
+}
+
+impl Whole {
+    /// Whether they are a copy.
+    pub fn is_copy(&self) -> bool {
+        matches!(self.0, Bytes::Copied(_))
+    }
+}
+
+impl Deref for Whole {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Stored(view) => view.as_slice().unwrap_or_default(),
+            Bytes::Copied(copy) => copy,
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Window {
     /// The first byte.
     at: *mut u8,
     length: usize,
+    /// What is kept from children of this process.
+    kept: Option<Run>,
 }
 
 // SAFETY: the blocks are lent to this window alone: nobody else reads or writes them until they are committed or given back. The
@@ -64,6 +66,7 @@ impl Store {
             run,
             at,
             length,
+            kept: None,
         })
     }
 }
@@ -72,6 +75,25 @@ impl Window {
     /// Where its first byte goes in the file.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Children of this process have nothing at the window's addresses until it is committed or dropped, and end there by SIGSEGV: without this
+    /// one that stores there stores into its parent's window, and into the file after the commit.
+    pub fn keep_from_children(&mut self) {
+        self.advise(self.run, true);
+        self.kept = Some(self.run);
+    }
+
+    fn advise(&self, run: Run, keeps: bool) {
+        let (at, length) = (run.start * BLOCK as u64, run.length * BLOCK as u64);
+        let medium = Arc::clone(&self.inner.read().medium);
+        medium.keep_from_children(at, length, keeps);
+    }
+
+    fn give_to_children(&mut self) {
+        if let Some(run) = self.kept.take() {
+            self.advise(run, false);
+        }
     }
 
     /// Leaves out all but the first `length` bytes.
@@ -94,6 +116,7 @@ impl Window {
             inner.change(|state| files::attach(state, self.inode, self.offset, part, block))?;
             self.advance(part);
         }
+        self.give_to_children();
         Ok(())
     }
 
@@ -126,6 +149,7 @@ impl DerefMut for Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        self.give_to_children();
         if self.run.length > 0 {
             self.inner.write().give_back(self.run);
         }

@@ -92,6 +92,30 @@ fn bytes_that_a_view_shows_are_those_of_the_medium() {
     assert!((memory..memory + medium.length() as usize).contains(&place));
 }
 
+/// Nodes of the map, and what else is made meanwhile, lie elsewhere.
+#[test]
+fn a_file_that_is_written_in_order_is_one_slice() {
+    const PIECE: usize = 25 * PAGE;
+    let (_, store, file) = store(8000);
+    for number in 0..80 {
+        write(&store, file, (number * PIECE) as u64, &content(1, PIECE));
+        if number % 10 == 0 {
+            let name = format!("{number}");
+            let made = store.mkdir(ROOT, name.as_bytes(), by(0o755));
+            let made = made.expect("made").inode;
+            assert!(store.create(made, b"f", by(0o644)).is_ok());
+            assert_eq!(store.sync(), Ok(()));
+        }
+    }
+    let view = store.view(file, 5, 80 * PIECE).expect("a view");
+    assert!(view.as_slice().is_some(), "{} parts", view.parts().count());
+    let mut window = store.window(file, 0, 10 << 20).expect("a window");
+    assert_eq!(window.len(), 10 << 20);
+    assert_eq!(window.commit(), Ok(()));
+    let view = store.view(file, 5, 10 << 20).expect("a view");
+    assert!(view.as_slice().is_some(), "{} parts", view.parts().count());
+}
+
 #[test]
 fn a_window_is_the_file_when_it_is_committed_and_nothing_before() {
     let (medium, store, file) = store(1500);
@@ -138,6 +162,9 @@ fn windows_refuse_what_writes_refuse() {
     assert_eq!(store.window(ROOT, 0, 1).err(), Some(Errno::EISDIR));
     assert_eq!(store.window(file, 1 << 50, 1).err(), Some(Errno::EFBIG));
     let mut window = store.window(file, 0, 1 << 40).expect("as much as there is");
+    // What lies behind the metadata.
+    let rest: Vec<_> = std::iter::from_fn(|| store.window(file, 0, 1 << 40).ok()).collect();
+    assert!(rest.len() <= 2, "{} windows more", rest.len());
     assert_eq!(store.window(file, 0, 1).err(), Some(Errno::ENOSPC));
     window.truncate(10 * PAGE);
     window.fill(1);

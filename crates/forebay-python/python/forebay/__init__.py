@@ -23,9 +23,16 @@ from ._forebay import (
     NativePool,
     NativePoolFile,
     NativeSession,
+    NativeStore,
+    NativeStoreFile,
+    NativeStoreWindow,
     NativeView,
     NativeWindow,
     __version__,
+    store_create,
+    store_window_commit,
+    store_window_facts,
+    store_window_release,
     view_facts,
     view_release,
     window_commit,
@@ -41,6 +48,9 @@ __all__ = [
     "Pool",
     "PoolFile",
     "Session",
+    "Store",
+    "StoreFile",
+    "StoreWindow",
     "View",
     "Window",
     "open",
@@ -125,7 +135,7 @@ def _how(mode: str) -> str:
 class View(NativeView):
     """The bytes of a range of a file as they were when the view was taken: memory, by the buffer protocol.
 
-    `memoryview(view)`, `numpy.frombuffer(view, dtype)` and the like lie over the session's own memory, without a copy. Nothing that happens to the
+    `memoryview(view)`, `numpy.frombuffer(view, dtype)` and the like lie over the session's own memory, or a store's, without a copy. Nothing that happens to the
     file changes the bytes. The view holds them until it is released, or until it and all that lies over it has gone.
 
     The memory is read-only, or with `File.view(writable=True)` private: what is stored there is this process's alone, and reaches no file. The system
@@ -222,7 +232,7 @@ class File(io.RawIOBase):
     Offsets and sizes are bytes. Errors are `OSError` with `errno` and `filename`.
     """
 
-    def __init__(self, native: Union[NativeFile, NativePoolFile], name: str, mode: str) -> None:
+    def __init__(self, native: Union[NativeFile, NativePoolFile, NativeStoreFile], name: str, mode: str) -> None:
         super().__init__()
         self._native = native
         self.name = name
@@ -449,7 +459,120 @@ class Pool:
         self.close()
 
 
+class StoreWindow(NativeStoreWindow):
+    """Memory of a store, for bytes of a file from an offset on: a writable buffer, which `commit` makes a part of the file without a copy.
+
+    It may be shorter than what was asked for (`len(window)`). What it holds at first is whatever lay there: fill it. Nothing of it is in the file before
+    the commit. A forked child has none of its parent's windows, and must not look at arrays over them.
+    """
+
+    __slots__ = ()
+
+    def commit(self, nbytes: Optional[int] = None) -> int:
+        """Gives the bytes, or the first so many of them, to the file. The window is empty then. A `BufferError` while arrays or buffers lie over it: their
+        memory would be the file's.
+
+        Returns how many bytes: all, unless an error came after some; the window has the others then, and they may be committed again.
+        """
+        return store_window_commit(self, len(self) if nbytes is None else nbytes)
+
+    def release(self) -> None:
+        """Gives the memory back; what was not committed is nowhere. A `BufferError` while arrays or buffers lie over it."""
+        store_window_release(self)
+
+    def __len__(self) -> int:
+        return store_window_facts(self)
+
+    def __enter__(self) -> StoreWindow:
+        store_window_facts(self)  # an error once it was released
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class StoreFile(File):
+    """An open file of a store. `view` shows its bytes where they lie in persistent memory, if that is side by side, else a copy; a writable view is a copy."""
+
+    def window(self, offset: int, nbytes: int) -> StoreWindow:
+        """A window for up to `nbytes` from `offset` on: as many as the store has side by side."""
+        return self._native.window(StoreWindow, offset, nbytes)
+
+    @property
+    def kernel_reason(self) -> Optional[str]:
+        """Always `None`: the kernel does not serve files of stores."""
+        return None
+
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else ""
+        return f"<forebay.StoreFile name={self.name!r} mode={self.mode!r}{state}>"
+
+
+class Store:
+    """A store in persistent memory, open in this process and in no other: files, by paths that begin at the store's root.
+
+    `path` is that of a DAX device, or of a file; `Store.create` makes one. What was done is durable after `flush_interval` seconds (`None`: never by
+    itself), after `sync`, and after the close.
+    """
+
+    def __init__(self, path: _Path, *, read_only: bool = False, flush_interval: Optional[float] = 1.0) -> None:
+        self.path = os.fsdecode(path)
+        self._native = NativeStore(self.path, read_only, flush_interval, os.geteuid(), os.getegid())
+        _stores.add(self)
+
+    @classmethod
+    def create(
+        cls, path: _Path, size: Optional[int] = None, *, sparse: bool = False, force: bool = False, inodes: Optional[int] = None
+    ) -> Store:
+        """Makes a store of `size` bytes, by default as many as the file or device has, and opens it; options as of `forebay pmem create`."""
+        store_create(os.fsdecode(path), size, sparse, force, inodes)
+        return cls(path)
+
+    def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o644) -> StoreFile:
+        """A file of the store; modes as of `forebay.open`."""
+        path = os.fsdecode(path)
+        return StoreFile(self._native.open(path, _how(mode), permissions), path, mode)
+
+    def listdir(self, path: _Path = "/") -> List[str]:
+        """The names in a directory."""
+        return self._native.list(os.fsdecode(path))
+
+    def stat(self, path: _Path) -> os.stat_result:
+        """As `os.stat`."""
+        (mode, number, links, uid, gid, size), times = self._native.stat(os.fsdecode(path))
+        exact = {f"st_{which}_ns": time for which, time in zip(("atime", "mtime", "ctime"), times)}
+        exact.update({f"st_{which}": time / 1e9 for which, time in zip(("atime", "mtime", "ctime"), times)})
+        return os.stat_result((mode, number, 0, links, uid, gid, size, *(time // 10**9 for time in times)), exact)
+
+    def mkdir(self, path: _Path, permissions: int = 0o755) -> None:
+        """Makes a directory."""
+        self._native.make_directory(os.fsdecode(path), permissions)
+
+    def remove(self, path: _Path) -> None:
+        """Removes a file, a symbolic link or an empty directory."""
+        self._native.remove(os.fsdecode(path))
+
+    def rename(self, old: _Path, new: _Path) -> None:
+        """Renames; what has the new name is replaced."""
+        self._native.rename(os.fsdecode(old), os.fsdecode(new))
+
+    def sync(self) -> None:
+        """Makes everything durable that was done in the store before."""
+        self._native.sync()
+
+    def close(self) -> None:
+        """Syncs, and closes the store once its files, windows and views are closed as well: nobody else can open it before."""
+        self._native.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 _pools: Dict[str, Pool] = {}
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def _pool_of(rest: str) -> Tuple[Pool, str]:
@@ -506,17 +629,24 @@ def _at_exit() -> None:
             pass
     for pool in _pools.values():
         pool.close()
+    for store in list(_stores):
+        try:
+            store.close()
+        except OSError:
+            # Whoever wants to know closes it.
+            pass
     if _default is not None:
         _default.close()
 
 
 def _after_fork() -> None:
-    """A child begins without a session, and in no pool."""
-    global _default, _lock, _files, _pools
+    """A child begins without a session, in no pool, and without a store."""
+    global _default, _lock, _files, _pools, _stores
     _default = None
     _pools = {}
     _lock = threading.Lock()
     _files = weakref.WeakSet()
+    _stores = weakref.WeakSet()
 
 
 atexit.register(_at_exit)
