@@ -36,20 +36,26 @@ vm_program() {
     done
 }
 
-# What the machine begins with, but for programs of the caller's and its first one, which `vm_close` packs.
-vm_open() {
-    local release modules module applet
-    rm -rf "$vm/root"
-    mkdir -p "$vm/root"/{bin,dev,proc,sys,tmp,mnt,ext4,xfs,plain,lib}
+# vm_modules NAME...: modules of the kernel's, with those that they need.
+vm_modules() {
+    local release modules module
     release=$(basename "$vm"/kernel/lib/modules/*)
     modules=$vm/kernel/lib/modules/$release
-    depmod -b "$vm/kernel" "$release"
-    for module in nfit nd_pmem dax_pmem device_dax ext4 xfs crc32c_generic fuse; do
+    for module; do
         for module in $(sed -n "s|^\(kernel/.*/${module//_/[-_]}\.ko\): *|\1 |p" "$modules/modules.dep"); do
             install -D -m 644 "$modules/$module" "$vm/root/lib/modules/$release/$module"
         done
     done
     depmod -b "$vm/root" "$release" 2>/dev/null
+}
+
+# What the machine begins with, but for programs of the caller's and its first one, which `vm_close` packs.
+vm_open() {
+    local applet
+    rm -rf "$vm/root"
+    mkdir -p "$vm/root"/{bin,dev,proc,sys,tmp,mnt,ext4,xfs,plain,lib}
+    depmod -b "$vm/kernel" "$(basename "$vm"/kernel/lib/modules/*)"
+    vm_modules nfit nd_pmem dax_pmem device_dax ext4 xfs crc32c_generic fuse
     vm_program "$(command -v busybox)"
     for applet in $(busybox --list); do [[ -e $vm/root/bin/$applet ]] || ln -s busybox "$vm/root/bin/$applet"; done
     for applet in ndctl mkfs.ext4 mkfs.xfs nice; do vm_program "$(command -v $applet)"; done

@@ -20,8 +20,8 @@ use crate::contents::{Manner, Part, REQUEST_BYTES_MAX};
 use crate::failed::{Answer, Failed, guarded};
 use crate::names::Special;
 use crate::replies::{
-    attributes, created, done, entry, found_or_absent, list_with_attributes, opened, room, space,
-    told_bytes, written,
+    attributes, created, done, entry, found_or_absent, list_with_attributes, opened, opened_file,
+    room, space, told_bytes, written,
 };
 use crate::served::Served;
 
@@ -223,7 +223,7 @@ impl<F: Served> Filesystem for Serving<F> {
         if F::ALONE {
             return reply.error(Errno::ENOSYS);
         }
-        opened(guarded(|| self.0.open(ino.0, flags.0)), F::AS_OPENED, reply);
+        opened_file::<F>(guarded(|| self.0.open(ino.0, flags.0)), flags.0, reply);
     }
 
     fn create(

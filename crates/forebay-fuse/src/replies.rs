@@ -108,6 +108,15 @@ pub(crate) fn opened(answer: Answer<u64>, flags: FopenFlags, reply: ReplyOpen) {
     }
 }
 
+/// Of a file. Who can only read has nothing to wait for when he closes.
+pub(crate) fn opened_file<F: Served>(answer: Answer<u64>, flags: i32, reply: ReplyOpen) {
+    let ways = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => F::AS_OPENED | FopenFlags::FOPEN_NOFLUSH,
+        _ => F::AS_OPENED,
+    };
+    opened(answer, ways, reply);
+}
+
 pub(crate) fn written(answer: Answer<u32>, reply: ReplyWrite) {
     match answer {
         Ok(n) => reply.written(n),

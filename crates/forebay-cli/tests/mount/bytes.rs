@@ -12,7 +12,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, closes_without_a_question};
 
 fn new(path: &std::path::Path) -> File {
     let mut options = File::options();
@@ -383,4 +383,16 @@ fn a_thousand_files_are_open_at_once() {
         assert_eq!(fs::metadata(scene.below("0")).expect("known").size(), 6);
         scene.end();
     }
+}
+
+#[test]
+fn what_was_read_is_closed_without_a_question() {
+    let Some(mut scene) = Scene::begin("closes", &[]) else {
+        return;
+    };
+    let file = scene.point.join("file");
+    fs::write(&file, b"bytes").expect("written");
+    let process = scene.process.as_mut().expect("mounted").id();
+    closes_without_a_question(process, &file);
+    scene.end();
 }

@@ -742,3 +742,14 @@ fn a_daemon_finds_the_configuration_where_the_command_was_run() {
     hosts.umount(1);
     hosts.umount(0);
 }
+
+#[test]
+fn a_pool_closes_what_was_read_without_a_question() {
+    let Some(mut hosts) = Hosts::begin("pool-closes", 7591) else {
+        return;
+    };
+    let file = hosts.points()[0].join("file");
+    fs::write(&file, b"bytes").expect("written");
+    let process = hosts.mounts[0].1.id();
+    scene::closes_without_a_question(process, &file);
+}

@@ -234,3 +234,41 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// How many requests a mount's process has answered while this was done: it writes nothing else.
+pub fn answers(process: u32, act: impl FnOnce()) -> u64 {
+    let so_far = || {
+        let counts = std::fs::read_to_string(format!("/proc/{process}/io")).expect("counts");
+        let mut lines = counts.lines();
+        let writes = lines.find_map(|line| line.strip_prefix("syscw: ")?.parse::<u64>().ok());
+        writes.expect("a count of writes")
+    };
+    let before = so_far();
+    act();
+    // The kernel tells of a last close after the program has gone on.
+    let mut count = so_far() - before;
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        match so_far() - before {
+            more if more > count => count = more,
+            _ => return count,
+        }
+    }
+}
+
+/// A file that is closed after it was only read is closed without a question of the kernel's, for which the program would wait.
+pub fn closes_without_a_question(process: u32, file: &Path) {
+    let times = 50;
+    let close = |options: &std::fs::OpenOptions| {
+        answers(process, || {
+            (0..times).for_each(|_| drop(options.open(file).expect("opened")));
+        })
+    };
+    let mut options = std::fs::OpenOptions::new();
+    let read = close(options.read(true));
+    let written = close(options.write(true));
+    assert!(
+        read + times * 9 / 10 <= written,
+        "{read} requests where it was read, {written} where it could have been written"
+    );
+}
