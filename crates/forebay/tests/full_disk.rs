@@ -332,6 +332,42 @@ fn a_clones_space_is_asked_for_before_it_is_promised() {
     }
 }
 
+/// What the session knows of a file that nobody has open says nothing of a clone: that changes none of the file's times.
+#[test]
+fn a_clone_of_a_file_that_was_closed_is_seen_when_it_is_opened_again() {
+    let disk = match Disk::new("xfs", 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return here::skipped(reason),
+    };
+    let session = session();
+    let len = 4u64 << 20;
+    let text = |name: String| {
+        let path = disk.dir().join(name);
+        path.to_str().expect("plain").to_owned()
+    };
+    for size in PIECES {
+        let path = text(format!("original-{size}"));
+        let file = open(&session, path.as_ref());
+        file.write_at(&vec![7; len as usize], 0).expect("space");
+        file.sync_all().expect("synced");
+        file.close().expect("closed");
+        let clone = text(format!("clone-{size}"));
+        if let Err(reason) = disk.tool("cp", &["--reflink=always", &path, &clone]) {
+            return here::skipped(reason);
+        }
+    }
+    disks::fill_up(&disk, "ballast");
+    // Longer than the guard takes somebody for being there who has come.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    for size in PIECES {
+        let path = text(format!("original-{size}"));
+        let refused = overwrite(&session, path.as_ref(), len, size);
+        assert!(refused > 0, "pieces of {size}");
+        let clone = fs::read(text(format!("clone-{size}"))).expect("the clone");
+        assert!(clone == vec![7; len as usize]);
+    }
+}
+
 /// Where a page lies in several blocks, some of them may have no space.
 #[test]
 fn blocks_smaller_than_a_page_are_the_kernels() {
