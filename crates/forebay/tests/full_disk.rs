@@ -385,6 +385,27 @@ fn blocks_smaller_than_a_page_are_the_kernels() {
     }
 }
 
+/// A file that grows leaves most of the space that nobody uses to the others, those outside the session among them.
+#[test]
+fn space_ahead_leaves_others_theirs() {
+    for kind in ["xfs", "ext4"] {
+        let disk = match Disk::new(kind, 320, "") {
+            Ok(disk) => disk,
+            Err(reason) => return here::skipped(reason),
+        };
+        let free = free_bytes(disk.dir());
+        let session = session();
+        let file = open(&session, &disk.dir().join("log"));
+        let bytes = vec![1; 16 << 10];
+        let mut written = 0;
+        while written < free / 4 * 3 {
+            written += file.write_at(&bytes, written).expect("space") as u64;
+            let (left, unused) = (free_bytes(disk.dir()), free - written);
+            assert!(left > unused / 4 * 3, "{kind}: {left} of {unused} bytes");
+        }
+    }
+}
+
 /// Space beyond the end makes up for a hole in what the file's space adds up to.
 #[test]
 fn a_hole_is_not_hidden_by_space_beyond_the_end() {

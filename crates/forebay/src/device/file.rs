@@ -305,6 +305,10 @@ impl DeviceFile for RealFile {
         Ok(covered.min(end))
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        stat::free_bytes(self.direct.as_fd()).ok()
+    }
+
     fn may_share_space(&self) -> bool {
         // ext4 and stores have no clones.
         !matches!(self.nature, Nature::InPlaceWithExtents | Nature::Store)

@@ -25,6 +25,8 @@ use crate::sys::limits;
 /// First step, and the largest, bytes.
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
 const STEP_MAX: u64 = 256 * 1024 * 1024;
+/// Of what is free on the disk a step is this part at most.
+const AHEAD_OF_FREE: u64 = 16;
 /// The largest step within a hole, bytes: what is not written then stays the file's.
 const FILL_MAX: u64 = 16 * 1024 * 1024;
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -141,14 +143,13 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
     }
     let entry = core.entry();
     let last = entry.reserve_step.load(Ordering::Relaxed);
-    let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);
     let exact = end.next_multiple_of(PAGE);
     let likely = core.shared.likely.pages_bytes();
     // A file that is just beginning gets just what it needs: most stay small.
     let mut ahead = match (BLOCK_BYTES as u64).checked_sub(exact) {
         Some(_) if last == 0 && (exact..=BLOCK_BYTES as u64).contains(&likely) => likely - exact,
         Some(rest) => rest,
-        None => step,
+        None => step_after(core, last),
     };
     let mut others_asked = false;
     loop {
@@ -169,6 +170,13 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
     // Not 0, which says that nothing has ever been reserved.
     entry.reserve_step.store(ahead.max(1), Ordering::Relaxed);
     Ok(true)
+}
+
+/// How much more than needed is reserved, once the last such step was `last`: little where little is free, since others need it, too.
+fn step_after(core: &Core, last: u64) -> u64 {
+    let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);
+    let free = core.device.free_bytes().unwrap_or(u64::MAX);
+    step.min(free / AHEAD_OF_FREE / PAGE * PAGE)
 }
 
 /// Reserves up to `until`, unless other than up to `before` is reserved by now. In an operation, so that nobody who has stopped

@@ -214,6 +214,12 @@ fn file_system_now(fd: BorrowedFd<'_>) -> io::Result<FileSystemKind> {
     }
 }
 
+/// Bytes that anybody may still take on the file system of a file, which may only be named.
+pub fn free_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let found = statfs(fd)?;
+    Ok(found.f_bavail.saturating_mul(found.f_bsize as u64))
+}
+
 fn statfs(fd: BorrowedFd<'_>) -> io::Result<libc::statfs> {
     let mut out = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `out` is ours and lives during the call.
