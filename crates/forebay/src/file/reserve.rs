@@ -17,7 +17,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::resize;
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
-use crate::memory::files::{EXCEEDING, HOLEY};
+use crate::memory::files::{ASKED, EXCEEDING, HOLEY};
 use crate::memory::threads::{Me, Operation};
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
@@ -161,6 +161,8 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
         let is_full = matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
         if ahead > 0 {
             ahead = if is_full { ahead / 2 / PAGE * PAGE } else { 0 };
+        } else if is_full && has_been_asked(core, me, offset, reserved, exact)? {
+            return Ok(true);
         } else if is_full && !others_asked && spare::release(core, me) {
             others_asked = true;
         } else {
@@ -204,6 +206,41 @@ fn reserve(
             entry.reserved_end.fetch_max(until, Ordering::AcqRel);
         }
         Ok(Some(done))
+    })
+}
+
+/// Whether a program has asked for the space up to `until` before (`fallocate`), and the file has it: XFS wants free blocks before
+/// it looks whether there is anything to do. All of it that is found is noted.
+fn has_been_asked(
+    core: &Core,
+    me: Me<'_>,
+    offset: u64,
+    before: u64,
+    until: u64,
+) -> Result<bool, Halt> {
+    let entry = core.entry();
+    core.operate(me, |operation| {
+        // What the file system has taken ahead beyond a file's end by itself it takes back.
+        let is_asked = entry.flags.load(Ordering::Acquire) & ASKED != 0;
+        let size = entry.size.load(Ordering::Acquire);
+        let end = match is_asked {
+            true => u64::MAX,
+            false => size.next_multiple_of(PAGE),
+        };
+        let reserved = entry.reserved_end.load(Ordering::Acquire);
+        if reserved != before || until > end {
+            return Ok(false);
+        }
+        let from = reserved.max(offset / PAGE * PAGE);
+        operation.park();
+        let found = core.device.allocated_to(from, end.min(from + STEP_MAX));
+        operation.unpark();
+        let found = found.map_err(|e| Error::device("look at a file's extents", &e))?;
+        let is_there = found >= until;
+        if is_there {
+            entry.reserved_end.fetch_max(found, Ordering::AcqRel);
+        }
+        Ok(is_there)
     })
 }
 
