@@ -1,20 +1,24 @@
-//! Disks that are full: what programs have been promised they have.
+//! Disks that are full, or nearly: what programs have been promised they have, and what they have removed is free.
 
 use std::path::Path;
 
 use crate::disks::{self, Disk};
 use crate::here;
-use crate::scene::{Scene, Teller, tell};
+use crate::scene::{Scene, Teller, said, tell};
 use crate::sys::*;
 
 const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
 const MIB: usize = 1 << 20;
 /// What a program reserves, MiB.
 const RESERVED: usize = 8;
+/// How often a file takes the place of the last one, and how long it is, MiB: longer than half of a disk, and than memory.
+const ROUNDS: usize = 15;
+const LONG: usize = 180;
 
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "full-reserves" => reserves(&dir.join("a"), argument),
+        "full-again" => again(dir, argument),
         _ => return false,
     }
     true
@@ -40,6 +44,24 @@ fn reserves(path: &Path, mode: &str) {
     close(fd).expect("close");
 }
 
+/// Writes, closes and removes a file, or gives it the name of the last one, and writes the next.
+fn again(dir: &Path, how: &str) {
+    let (path, place) = (dir.join("new"), dir.join("big"));
+    let bytes = pattern(1, MIB);
+    for round in 0..ROUNDS {
+        let fd = open(&path, RDWR | libc::O_TRUNC).expect("open");
+        let len = if how == "removed" { LONG } else { LONG / 2 };
+        for at in 0..len {
+            assert_eq!(write(fd, &bytes), Ok(MIB), "round {round}, {at} MiB");
+        }
+        close(fd).expect("close");
+        match how {
+            "removed" => std::fs::remove_file(&path).expect("removed"),
+            _ => std::fs::rename(&path, &place).expect("renamed"),
+        }
+    }
+}
+
 #[test]
 fn space_that_a_program_has_reserved_is_its_own_on_a_full_disk() {
     for kind in ["xfs", "ext4"] {
@@ -57,6 +79,27 @@ fn space_that_a_program_has_reserved_is_its_own_on_a_full_disk() {
             let ended = program.program.wait().expect("an end");
             assert!(ended.success(), "{kind}, {mode}");
             assert!(scene.bytes_to_memory() > 0);
+        }
+    }
+}
+
+/// The keeper has the file open that was left to it, and with it its space.
+#[test]
+fn what_was_removed_leaves_its_space_to_the_next_file() {
+    for kind in ["xfs", "ext4"] {
+        for how in ["removed", "replaced"] {
+            let disk = match Disk::new(kind, 320, "") {
+                Ok(disk) => disk,
+                Err(reason) => return here::skipped(&reason),
+            };
+            let mut scene = Scene::new("full-again", 0);
+            scene.dir = tempfile::tempdir_in(disk.dir()).expect("a directory");
+            scene.play("full-again", how);
+            // With the size at which files are managed by default: the kernel has the first bytes.
+            scene.small_file_bytes = 64 << 10;
+            let mut program = scene.role("full-again", how);
+            program.env_remove("FOREBAY_LARGE_FILE_BYTES");
+            said(program.output().expect("a program"));
         }
     }
 }
