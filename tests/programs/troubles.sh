@@ -141,7 +141,7 @@ if wanted static_program; then
 fi
 
 if wanted disk_full; then
-    mounts_make small-disk "$store" 48M mkfs.ext4 -q
+    mounts_make small-disk "$store" 48M mkfs.ext4 -q -b 4096
     output=$(timeout 60 "$forebay" run --require --linger 1 -- python3 "$helpers/full.py" "$MOUNTS/small-disk" 2>&1)
     code=$?
     size=$(stat -c %s "$MOUNTS/small-disk/g" 2>/dev/null)

@@ -25,9 +25,9 @@ mounts_begin
 mounts_tmpfs store 3G
 store=$MOUNTS/store
 mounts_make xfs "$store" 320M mkfs.xfs -q
-mounts_make ext4 "$store" 64M mkfs.ext4 -q -F
+mounts_make ext4 "$store" 64M mkfs.ext4 -q -F -b 4096
 mounts_make ext4-1k "$store" 64M mkfs.ext4 -q -F -b 1024
-mounts_make ext2 "$store" 64M mke2fs -q -F -t ext2
+mounts_make ext2 "$store" 64M mke2fs -q -F -t ext2 -b 4096
 mounts_make btrfs "$store" 128M mkfs.btrfs -q
 install -d -m 1777 "$MOUNTS/btrfs/no-copy"
 chattr +C "$MOUNTS/btrfs/no-copy"

@@ -147,6 +147,14 @@ pub trait DeviceFile: Send + Sync {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Whether every byte of the range has space allocated to it, written or not (`FIEMAP`).
     fn is_allocated(&self, offset: u64, len: u64) -> io::Result<bool>;
+    /// Bytes that anybody may still take on the file system. `None`: nobody knows.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+    /// Whether space of the file may be a clone's as well, so that overwriting it needs more.
+    fn may_share_space(&self) -> bool {
+        false
+    }
     /// How far space goes on from `offset`, at most to `end`, as one look tells: there may be more of it. `offset`: it has none.
     fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64>;
     /// Size, space and times.

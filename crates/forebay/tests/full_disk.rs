@@ -272,20 +272,10 @@ fn a_full_disk_can_be_waited_for() {
     }
 }
 
-/// Fills what is left of a disk.
-fn ballast(disk: &Disk) {
-    let mut file = fs::File::create(disk.dir().join("ballast")).expect("a file");
-    for size in [1 << 20, 4096] {
-        while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
-    }
-    file.sync_all().expect("what was written");
-}
-
 /// Overwrites a file, piece by piece, on a disk that is full: each piece has its space or is refused, and nothing that was
 /// acknowledged is missing. How many were refused.
-fn overwrite(path: &Path, len: u64, size: usize) -> usize {
-    let session = session();
-    let file = open(&session, path);
+fn overwrite(session: &Session, path: &Path, len: u64, size: usize) -> usize {
+    let file = open(session, path);
     let mut written = Vec::new();
     let mut refused = 0;
     let mut bytes = vec![0; size];
@@ -330,11 +320,88 @@ fn a_clones_space_is_asked_for_before_it_is_promised() {
         if let Err(reason) = disk.tool("cp", &["--reflink=always", from, to]) {
             return here::skipped(reason);
         }
-        ballast(&disk);
-        assert!(overwrite(&path, len as u64, size) > 0, "pieces of {size}");
+        disks::fill_up(&disk, "ballast");
+        assert!(
+            overwrite(&session(), &path, len as u64, size) > 0,
+            "pieces of {size}"
+        );
         assert!(fs::read(&clone).expect("the clone") == vec![7; len]);
         for name in ["ballast".into(), path, clone] {
             fs::remove_file(disk.dir().join(name)).expect("removed");
+        }
+    }
+}
+
+/// What the session knows of a file that nobody has open says nothing of a clone: that changes none of the file's times.
+#[test]
+fn a_clone_of_a_file_that_was_closed_is_seen_when_it_is_opened_again() {
+    let disk = match Disk::new("xfs", 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return here::skipped(reason),
+    };
+    let session = session();
+    let len = 4u64 << 20;
+    let text = |name: String| {
+        let path = disk.dir().join(name);
+        path.to_str().expect("plain").to_owned()
+    };
+    for size in PIECES {
+        let path = text(format!("original-{size}"));
+        let file = open(&session, path.as_ref());
+        file.write_at(&vec![7; len as usize], 0).expect("space");
+        file.sync_all().expect("synced");
+        file.close().expect("closed");
+        let clone = text(format!("clone-{size}"));
+        if let Err(reason) = disk.tool("cp", &["--reflink=always", &path, &clone]) {
+            return here::skipped(reason);
+        }
+    }
+    disks::fill_up(&disk, "ballast");
+    // Longer than the guard takes somebody for being there who has come.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    for size in PIECES {
+        let path = text(format!("original-{size}"));
+        let refused = overwrite(&session, path.as_ref(), len, size);
+        assert!(refused > 0, "pieces of {size}");
+        let clone = fs::read(text(format!("clone-{size}"))).expect("the clone");
+        assert!(clone == vec![7; len as usize]);
+    }
+}
+
+/// Where a page lies in several blocks, some of them may have no space.
+#[test]
+fn blocks_smaller_than_a_page_are_the_kernels() {
+    for kind in ["ext4-1k", "xfs-1k"] {
+        let disk = match Disk::new(kind, 64, "") {
+            Ok(disk) => disk,
+            Err(reason) => return here::skipped(reason),
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let session = session();
+        let file = session.open_file(disk.dir().join("file"), &options);
+        let reason = file.expect("a file").kernel_reason().expect(kind);
+        assert!(reason.to_string().contains("block"), "{kind}: {reason}");
+    }
+}
+
+/// A file that grows leaves most of the space that nobody uses to the others, those outside the session among them.
+#[test]
+fn space_ahead_leaves_others_theirs() {
+    for kind in ["xfs", "ext4"] {
+        let disk = match Disk::new(kind, 320, "") {
+            Ok(disk) => disk,
+            Err(reason) => return here::skipped(reason),
+        };
+        let free = free_bytes(disk.dir());
+        let session = session();
+        let file = open(&session, &disk.dir().join("log"));
+        let bytes = vec![1; 16 << 10];
+        let mut written = 0;
+        while written < free / 4 * 3 {
+            written += file.write_at(&bytes, written).expect("space") as u64;
+            let (left, unused) = (free_bytes(disk.dir()), free - written);
+            assert!(left > unused / 4 * 3, "{kind}: {left} of {unused} bytes");
         }
     }
 }
@@ -361,8 +428,11 @@ fn a_hole_is_not_hidden_by_space_beyond_the_end() {
             assert_eq!(done, 0, "{kind}");
             file.sync_all().expect("synced");
             drop(file);
-            ballast(&disk);
-            assert!(overwrite(&path, len, size) > 0, "{kind}: pieces of {size}");
+            disks::fill_up(&disk, "ballast");
+            assert!(
+                overwrite(&session(), &path, len, size) > 0,
+                "{kind}: pieces of {size}"
+            );
             for name in ["ballast".into(), path] {
                 fs::remove_file(disk.dir().join(name)).expect("removed");
             }

@@ -45,8 +45,12 @@ export! {
         let moved = carry(count, |bytes, len, done| {
             // SAFETY: memory of ours.
             let got = unsafe { pread64(from, bytes.cast(), len, start + done as off_t) };
+            if got <= 0 {
+                return (got, got);
+            }
+            // Once: a signal may have ended the wait for a socket, and another one would not end.
             // SAFETY: as much of it as was read.
-            (got, put(got, |done, len| unsafe { write(to, bytes.add(done).cast(), len) }))
+            (got, unsafe { write(to, bytes.cast(), got as usize) })
         });
         advance(from, offset, start, moved);
         moved

@@ -96,6 +96,44 @@ void handlers_on_small_files(void)
     show_file(other_path);
 }
 
+static void on_end(int signal)
+{
+    (void)signal;
+    ticks++;
+}
+
+/* For one who goes on waiting. */
+static void *give_up(void *nothing)
+{
+    sleep(20);
+    raise(SIGKILL);
+    return nothing;
+}
+
+/* A signal ends the wait for a socket that nobody reads. */
+void handlers_send(void)
+{
+    int fd = managed(path, 0), ends[2];
+    while (lseek(fd, 0, SEEK_CUR) < 4000000) {
+        MUST(write(fd, bytes, SOME) == SOME);
+    }
+    struct sigaction action = {.sa_handler = on_end};
+    MUST(sigaction(SIGALRM, &action, NULL) == 0);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    pthread_t other;
+    sigset_t alarm_only;
+    MUST(sigemptyset(&alarm_only) == 0 && sigaddset(&alarm_only, SIGALRM) == 0);
+    MUST(pthread_sigmask(SIG_BLOCK, &alarm_only, NULL) == 0);
+    MUST(pthread_create(&other, NULL, give_up, NULL) == 0);
+    MUST(pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL) == 0);
+    struct itimerval once = {{0, 0}, {0, 300000}};
+    off_t at = 0;
+    MUST(setitimer(ITIMER_REAL, &once, NULL) == 0);
+    ssize_t sent = sendfile(ends[0], fd, &at, 4000000);
+    MUST(sent > 0 && sent < 4000000 && at == sent && ticks == 1);
+    printf("sent\n");
+}
+
 static sigjmp_buf out;
 
 static void on_jump(int signal)

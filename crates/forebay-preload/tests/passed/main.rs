@@ -324,6 +324,7 @@ cases! {
     streams_turn_into_others: "streams-turn";
     handlers_write_to_managed_files: "handlers-write";
     handlers_write_to_small_files: "handlers-small";
+    handlers_end_the_wait_for_a_socket: "handlers-send";
     handlers_jump_out: "handlers-jump";
     handlers_hear_all_that_was_queued: "handlers-queue";
     handlers_are_what_they_ever_were: "handlers-as-ever";

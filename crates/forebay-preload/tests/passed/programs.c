@@ -54,6 +54,7 @@ static const struct {
 } cases[] = {
     {"handlers-write", handlers_write},
     {"handlers-small", handlers_on_small_files},
+    {"handlers-send", handlers_send},
     {"handlers-jump", handlers_jump},
     {"handlers-as-ever", handlers_as_ever},
     {"handlers-queue", handlers_queue},

@@ -94,6 +94,7 @@ void taken(void);
 void unshared(void);
 void handlers_write(void);
 void handlers_on_small_files(void);
+void handlers_send(void);
 void handlers_jump(void);
 void handlers_as_ever(void);
 void handlers_queue(void);

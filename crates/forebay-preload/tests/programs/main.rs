@@ -17,6 +17,7 @@ mod environments;
 mod faults;
 mod forks;
 mod frozen;
+mod full;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod hints;

@@ -23,6 +23,7 @@ fn run() {
         || crate::closing::play(role, &argument, &dir)
         || crate::deaths::play(role, &argument, &dir)
         || crate::forks::play(role, &argument, &dir)
+        || crate::full::play(role, &argument, &dir)
         || crate::hints::play(role, &argument, &dir)
         || crate::idle::play(role, &argument, &dir)
         || crate::leaving::play(role, &argument, &dir)

@@ -260,9 +260,8 @@ impl DeviceFile for RealFile {
         let fd = self.buffered.as_fd();
         self.quietly(|before| {
             file::allocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)?;
-            // ext4 and stores have no clones, so they are not asked. What had no space has none in common with a clone.
-            let without_clones = matches!(self.nature, Nature::InPlaceWithExtents | Nature::Store);
-            let may_share = !without_clones && before.allocated != 0;
+            // What had no space has none in common with a clone.
+            let may_share = self.may_share_space() && before.allocated != 0;
             if !may_share || !self.has_shared_space(offset, len)? {
                 return Ok(());
             }
@@ -304,6 +303,15 @@ impl DeviceFile for RealFile {
     fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
         let covered = self.covered(offset, end, extents::EXTENTS_PER_CALL)?;
         Ok(covered.min(end))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        stat::free_bytes(self.direct.as_fd()).ok()
+    }
+
+    fn may_share_space(&self) -> bool {
+        // ext4 and stores have no clones.
+        !matches!(self.nature, Nature::InPlaceWithExtents | Nature::Store)
     }
 
     fn stat(&self) -> io::Result<DeviceStat> {

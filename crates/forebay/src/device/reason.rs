@@ -40,6 +40,11 @@ pub enum KernelReason {
         /// What the file asks for, in bytes.
         bytes: u32,
     },
+    /// A page is several blocks, and one of them may have no space.
+    SmallBlocks {
+        /// Name of the file system.
+        file_system: &'static str,
+    },
     /// Space cannot be reserved ahead.
     NoReserve {
         /// Name of the file system.
@@ -124,15 +129,13 @@ impl fmt::Display for KernelReason {
                 f,
                 "other machines may change files on {file_system}: keep the file on a local disk"
             ),
-            Self::Fuse => write!(
-                f,
-                "served by another process (FUSE): use the files beneath it"
-            ),
+            Self::Fuse => f.write_str(FUSE),
             Self::CoarseAlignment { bytes } => write!(
                 f,
                 "direct I/O needs an alignment of {bytes} bytes, more than a page: make the file \
                  system on a device, or with blocks, of 4096 bytes or less"
             ),
+            Self::SmallBlocks { file_system } => write!(f, "{file_system} {SMALL_BLOCKS}"),
             Self::NoReserve { file_system } => write!(
                 f,
                 "{file_system} cannot reserve space for this file: copy it to ext4 (with extents) \
@@ -173,6 +176,9 @@ impl fmt::Display for KernelReason {
     }
 }
 
+const FUSE: &str = "served by another process (FUSE): use the files beneath it";
+const SMALL_BLOCKS: &str = "has blocks smaller than a page: make it with blocks of 4096 bytes \
+                            (`-b 4096`, for XFS `-b size=4096`)";
 const CLAIMED: &str = "another session of Forebay manages it: run both programs in one session, or close it there first";
 
 fn os_message(errno: i32) -> io::Error {

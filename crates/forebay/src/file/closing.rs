@@ -244,6 +244,14 @@ pub fn await_end(arena: &Arena, file: FileId) -> bool {
     await_keeper(arena, file, HURRY)
 }
 
+/// The keeper comes to this file first, as far as it has been left to it.
+pub fn hurry(arena: &Arena, file: FileId) {
+    let flags = &arena.file_unchecked(file).flags;
+    if flags.load(Ordering::Acquire) & LEASED != 0 {
+        flags.fetch_or(HURRY, Ordering::AcqRel);
+    }
+}
+
 /// As [`await_end`], for a program of the session that will only read the file: bytes that memory has need not be written first.
 pub fn take_back(arena: &Arena, file: FileId) -> bool {
     await_keeper(arena, file, BACK)

@@ -17,7 +17,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::resize;
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
-use crate::memory::files::{EXCEEDING, HOLEY};
+use crate::memory::files::{ASKED, EXCEEDING, HOLEY};
 use crate::memory::threads::{Me, Operation};
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
@@ -25,6 +25,8 @@ use crate::sys::limits;
 /// First step, and the largest, bytes.
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
 const STEP_MAX: u64 = 256 * 1024 * 1024;
+/// Of what is free on the disk a step is this part at most.
+const AHEAD_OF_FREE: u64 = 16;
 /// The largest step within a hole, bytes: what is not written then stays the file's.
 const FILL_MAX: u64 = 16 * 1024 * 1024;
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -141,14 +143,13 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
     }
     let entry = core.entry();
     let last = entry.reserve_step.load(Ordering::Relaxed);
-    let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);
     let exact = end.next_multiple_of(PAGE);
     let likely = core.shared.likely.pages_bytes();
     // A file that is just beginning gets just what it needs: most stay small.
     let mut ahead = match (BLOCK_BYTES as u64).checked_sub(exact) {
         Some(_) if last == 0 && (exact..=BLOCK_BYTES as u64).contains(&likely) => likely - exact,
         Some(rest) => rest,
-        None => step,
+        None => step_after(core, last),
     };
     let mut others_asked = false;
     loop {
@@ -160,6 +161,8 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
         let is_full = matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
         if ahead > 0 {
             ahead = if is_full { ahead / 2 / PAGE * PAGE } else { 0 };
+        } else if is_full && has_been_asked(core, me, offset, reserved, exact)? {
+            return Ok(true);
         } else if is_full && !others_asked && spare::release(core, me) {
             others_asked = true;
         } else {
@@ -169,6 +172,13 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
     // Not 0, which says that nothing has ever been reserved.
     entry.reserve_step.store(ahead.max(1), Ordering::Relaxed);
     Ok(true)
+}
+
+/// How much more than needed is reserved, once the last such step was `last`: little where little is free, since others need it, too.
+fn step_after(core: &Core, last: u64) -> u64 {
+    let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);
+    let free = core.device.free_bytes().unwrap_or(u64::MAX);
+    step.min(free / AHEAD_OF_FREE / PAGE * PAGE)
 }
 
 /// Reserves up to `until`, unless other than up to `before` is reserved by now. In an operation, so that nobody who has stopped
@@ -196,6 +206,41 @@ fn reserve(
             entry.reserved_end.fetch_max(until, Ordering::AcqRel);
         }
         Ok(Some(done))
+    })
+}
+
+/// Whether a program has asked for the space up to `until` before (`fallocate`), and the file has it: XFS wants free blocks before
+/// it looks whether there is anything to do. All of it that is found is noted.
+fn has_been_asked(
+    core: &Core,
+    me: Me<'_>,
+    offset: u64,
+    before: u64,
+    until: u64,
+) -> Result<bool, Halt> {
+    let entry = core.entry();
+    core.operate(me, |operation| {
+        // What the file system has taken ahead beyond a file's end by itself it takes back.
+        let is_asked = entry.flags.load(Ordering::Acquire) & ASKED != 0;
+        let size = entry.size.load(Ordering::Acquire);
+        let end = match is_asked {
+            true => u64::MAX,
+            false => size.next_multiple_of(PAGE),
+        };
+        let reserved = entry.reserved_end.load(Ordering::Acquire);
+        if reserved != before || until > end {
+            return Ok(false);
+        }
+        let from = reserved.max(offset / PAGE * PAGE);
+        operation.park();
+        let found = core.device.allocated_to(from, end.min(from + STEP_MAX));
+        operation.unpark();
+        let found = found.map_err(|e| Error::device("look at a file's extents", &e))?;
+        let is_there = found >= until;
+        if is_there {
+            entry.reserved_end.fetch_max(found, Ordering::AcqRel);
+        }
+        Ok(is_there)
     })
 }
 

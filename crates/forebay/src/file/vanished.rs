@@ -50,15 +50,34 @@ fn note(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile
         return;
     }
     if flags.fetch_or(VANISHED, Ordering::AcqRel) & VANISHED != 0 {
-        let core = Core {
-            shared: Arc::clone(shared),
-            id,
-            device,
-        };
-        // Where that fails the bytes are written.
-        if put_into_cache(&core, me) {
-            me.count(Counter::FilesVanished as usize, 1);
-        }
+        drop_owed(shared, me, id, &device);
+    }
+}
+
+/// A file under this keeper's lease is about to be written: one that no name leads to is dropped instead, and its space is free the sooner.
+pub fn drop_if_nameless(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    id: FileId,
+    device: &Arc<dyn DeviceFile>,
+) {
+    let entry = shared.arena.file_unchecked(id);
+    if entry.owed_pages.load(Ordering::Acquire) != 0
+        && matches!(device.stat(), Ok(stat) if stat.links == 0)
+    {
+        drop_owed(shared, me, id, device);
+    }
+}
+
+fn drop_owed(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: &Arc<dyn DeviceFile>) {
+    let core = Core {
+        shared: Arc::clone(shared),
+        id,
+        device: Arc::clone(device),
+    };
+    // Where that fails the bytes are written.
+    if put_into_cache(&core, me) {
+        me.count(Counter::FilesVanished as usize, 1);
     }
 }
 

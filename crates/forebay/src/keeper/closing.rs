@@ -12,7 +12,7 @@ use crate::device::DeviceFile;
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::streams;
-use crate::file::{closing, settle};
+use crate::file::{closing, settle, vanished};
 use crate::flush::{Flusher, Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::outsiders::guard_of;
@@ -117,6 +117,7 @@ impl Leased {
             if planted!(EarlyRelease) {
                 device.give_lease_up();
             }
+            vanished::drop_if_nameless(shared, me, id, &device);
             // Waits for nobody who has something of a file in flight.
             let scope = Scope::some(match flags_of(shared, id) & HURRY {
                 0 if !streams::owes_too_much(shared) => PAGES_AT_LEISURE,

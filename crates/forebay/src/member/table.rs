@@ -7,6 +7,7 @@
 mod counts;
 mod dropped;
 mod search;
+mod space;
 mod witness;
 
 use std::ffi::OsStr;
@@ -21,6 +22,7 @@ use self::dropped::reclaim;
 pub use self::dropped::{forget_closed, forget_removed};
 use self::search::place_of;
 pub use self::search::{end, find, has_ended, is_any};
+use self::space::{may_have_holes, note_clones};
 use self::witness::as_witness;
 pub use self::witness::{is_as_witnessed, is_changed, witness, witness_end};
 use crate::device::{DeviceFile, DeviceStat};
@@ -388,19 +390,12 @@ fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
     }
 }
 
-/// Whether overwriting the file may need space: it has holes, space that it shares with a clone, or bytes in its inode. How
-/// much space it has does not tell: some may lie beyond its end.
-fn may_have_holes(device: &dyn DeviceFile, stat: &DeviceStat) -> bool {
-    stat.allocated < stat.len || stat.len > 0 && !device.is_allocated(0, stat.len).unwrap_or(false)
-}
-
 /// If somebody outside has changed an idle file, what is in memory of it is out of date; for all that is known it is, too, where somebody has
 /// died at a change. Under the table lock, and by how the file is now: nobody of the session opens it, writes to it and closes it between
 /// the look and what follows.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
-    // A clone that somebody has made since has its space in common with the file, and changes none of its times.
-    entry.solid.store(0, Ordering::Release);
+    note_clones(entry, device);
     let changes = entry.changes.load(Ordering::Acquire);
     let idle = shared.is_open_once(id) && entry.owed_pages.load(Ordering::Acquire) == 0;
     // Its closer, or a keeper, may still be finishing it.

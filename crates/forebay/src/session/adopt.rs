@@ -76,6 +76,7 @@ impl Unmanaged {
                 | Network { .. }
                 | Fuse
                 | CoarseAlignment { .. }
+                | SmallBlocks { .. }
                 | NoReserve { .. },
             ) => Counter::FilesOfFileSystem,
             Unmanaged::Reason(

@@ -20,7 +20,7 @@ use crate::member::presence::has_keeper;
 use crate::member::table;
 use crate::member::{left, reached};
 use crate::memory::arena::Arena;
-use crate::memory::files::{CLOSING, FileEntry, HOLEY, LIVE};
+use crate::memory::files::{CLOSING, FileEntry, HOLEY, LEASED, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::sync::Ordering;
 use crate::sys::file::path_of;
@@ -49,6 +49,8 @@ pub struct Known {
     pub size: u64,
     /// Whether anybody has it open, or bytes of it are owed.
     pub in_use: bool,
+    /// Whether the keeper is at it, to which a close has left it.
+    pub is_left: bool,
     /// The error sequence that a description begins with which is opened now.
     pub error_sequence: u32,
     /// Bytes that are owed, where the file may have holes.
@@ -308,6 +310,27 @@ impl Glance {
         closing::await_end(&self.arena, id)
     }
 
+    /// What a close has left to the keeper, behind a descriptor that may only name it, has lost its last name: the keeper lets go of it before it writes
+    /// any other. Where the disk has less space beside than all that is with the keeper may have, if each has as much as this, it is waited for: its
+    /// space shall be free when its name is.
+    pub fn free_removed(&self, fd: BorrowedFd<'_>) {
+        let (Ok(found), Ok(free)) = (stat::stat(fd), stat::free_bytes(fd)) else {
+            return;
+        };
+        let Some(id) = table::find(&self.arena, found.device, found.inode) else {
+            return;
+        };
+        if found.links != 0 {
+            return;
+        }
+        let leased = u64::from(self.arena.superblock().leased.load(Ordering::Acquire));
+        if free < found.allocated.saturating_mul(leased + 1) {
+            closing::await_end(&self.arena, id);
+        } else {
+            closing::hurry(&self.arena, id);
+        }
+    }
+
     /// As [`Glance::await_closed`], for who will only read the file: what memory has of it need not be written first.
     pub fn take_back(&self, device: u64, inode: u64) -> bool {
         let Some(id) = table::find(&self.arena, device, inode) else {
@@ -340,13 +363,15 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
     }
     let size = entry.size.load(Ordering::Acquire);
     let closed = closed_of(entry, threads);
-    let holey = entry.flags.load(Ordering::Acquire) & HOLEY != 0;
+    let flags = entry.flags.load(Ordering::Acquire);
+    let holey = flags & HOLEY != 0;
     let owed = entry.owed_pages.load(Ordering::Acquire) * PAGE_BYTES as u64;
     // The entry may have become another's between these looks.
     (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known {
         id,
         size,
         in_use,
+        is_left: flags & LEASED != 0,
         error_sequence,
         owed_beside_holes: holey.then_some(owed),
         closed,

@@ -4,6 +4,7 @@
 //! answered the alignment is `None`, which is not the same as "no direct I/O" (alignment 0).
 
 use super::{check, extents, retry};
+use crate::limits::PAGE_BYTES;
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -157,41 +158,74 @@ pub const STORE_MAGIC: u32 = 0x466f_7265;
 /// The magic number of file systems that a process serves.
 pub const FUSE_MAGIC: u32 = 0x6573_5546;
 
-/// The magic number of the file system that a file lies on, [`STORE_MAGIC`] for a mounted store. Asked once for each mount, as far as mounts
-/// can be told apart: XFS answers in 2 to 40 µs, as it tidies up its inodes before it counts them.
-pub fn magic_of(fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<u32> {
-    /// The lower half of a mount's number, and its file system's; 0: none. Threads may ask at the same time.
+/// What a file lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSystemKind {
+    /// `f_type`, [`STORE_MAGIC`] for a mounted store.
+    pub magic: u32,
+    /// Whether a page is several of its blocks.
+    pub has_small_blocks: bool,
+}
+
+/// The file system that a file lies on. Asked once for each mount, as far as mounts can be told apart: XFS answers in 2 to 40 µs, as it tidies up its
+/// inodes before it counts them.
+pub fn file_system_of(fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<FileSystemKind> {
+    /// The lower 31 bits of a mount's number, whether its blocks are small, and its file system's number; 0: none. Threads may ask at the same time.
     static LAST: AtomicU64 = AtomicU64::new(0);
+    const SMALL: u64 = 1 << 32;
     let Some(mount) = stat.mount else {
-        return file_system_magic(fd);
+        return file_system_now(fd);
     };
     let last = LAST.load(Relaxed);
-    if last >> 32 == mount & u64::from(u32::MAX) && last != 0 {
-        return Ok(last as u32);
+    if last >> 33 == mount & u64::from(u32::MAX >> 1) && last != 0 {
+        return Ok(FileSystemKind {
+            magic: last as u32,
+            has_small_blocks: last & SMALL != 0,
+        });
     }
-    let magic = file_system_magic(fd)?;
-    LAST.store(mount << 32 | u64::from(magic), Relaxed);
-    Ok(magic)
+    let kind = file_system_now(fd)?;
+    let small = if kind.has_small_blocks { SMALL } else { 0 };
+    LAST.store(mount << 33 | small | u64::from(kind.magic), Relaxed);
+    Ok(kind)
 }
 
 /// The same, asked now (`statfs` `f_type`).
 pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(file_system_now(fd)?.magic)
+}
+
+fn file_system_now(fd: BorrowedFd<'_>) -> io::Result<FileSystemKind> {
+    let found = statfs(fd)?;
+    let kind = |magic| FileSystemKind {
+        magic,
+        has_small_blocks: (found.f_bsize as usize) < PAGE_BYTES,
+    };
+    let magic = found.f_type as u32;
+    if magic != FUSE_MAGIC {
+        return Ok(kind(magic));
+    }
+    match extents::store_of(fd) {
+        Ok(_) => Ok(kind(STORE_MAGIC)),
+        // One that passes requests on, to a store beneath it, does not pass on this one.
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOTTY | libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP) => Ok(kind(magic)),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Bytes that anybody may still take on the file system of a file, which may only be named.
+pub fn free_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let found = statfs(fd)?;
+    Ok(found.f_bavail.saturating_mul(found.f_bsize as u64))
+}
+
+fn statfs(fd: BorrowedFd<'_>) -> io::Result<libc::statfs> {
     let mut out = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `out` is ours and lives during the call.
     retry(|| check(unsafe { libc::fstatfs(fd.as_raw_fd(), out.as_mut_ptr()) }))?;
     // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
-    let magic = unsafe { out.assume_init() }.f_type as u32;
-    if magic != FUSE_MAGIC {
-        return Ok(magic);
-    }
-    match extents::store_of(fd) {
-        Ok(_) => Ok(STORE_MAGIC),
-        // One that passes requests on, to a store beneath it, does not pass on this one.
-        Err(error) => match error.raw_os_error() {
-            Some(libc::ENOTTY | libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP) => Ok(magic),
-            _ => Err(error),
-        },
-    }
+    Ok(unsafe { out.assume_init() })
 }
 
 /// Which store a file of one is of ([`extents::store_of`]). Asked once for each mount in a row, as far as mounts can be told apart: a mount shows one

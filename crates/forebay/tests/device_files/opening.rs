@@ -22,6 +22,9 @@ fn every_directory_is_managed_or_says_why() {
             None => println!("{name}: {:?}", place.file().1.caps()),
         }
         let as_expected = match place.nature() {
+            _ if name.to_string().ends_with("-1k") => {
+                matches!(refusal, Some(KernelReason::SmallBlocks { .. }))
+            }
             Nature::Memory => matches!(refusal, Some(KernelReason::InMemory { .. })),
             Nature::InPlace => refusal.is_none(),
             Nature::InPlaceWithExtents => {

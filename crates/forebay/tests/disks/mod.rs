@@ -38,7 +38,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes one of `kind` ("xfs", "ext4", "ext4-plain", which has no journal, "btrfs") with `mib` MiB, mounted with `options`.
+    /// Makes one of `kind` ("xfs", "xfs-1k", "ext4", "ext4-1k", "ext4-plain", which has no journal, "btrfs") with `mib` MiB, mounted with `options`.
     pub fn new(kind: &str, mib: u64, options: &str) -> Result<Disk, String> {
         Self::within(Path::new("/dev/shm"), kind, mib, options)
     }
@@ -63,10 +63,12 @@ impl Disk {
         let image = disk.image.to_str().expect("plain").to_owned();
         match kind {
             // Smaller ones than it likes; only tests want them.
-            "xfs" => {
+            "xfs" | "xfs-1k" => {
                 let small = ["-q", "-f", "-d", "agcount=1", "-l", "size=8m"];
+                let bytes = if kind == "xfs" { "4096" } else { "1024" };
                 let env = Command::new("mkfs.xfs")
                     .args(if mib < 300 { &small[..] } else { &small[..2] })
+                    .args(["-b", &format!("size={bytes}")])
                     .arg(&image)
                     .envs([("TEST_DIR", "1"), ("TEST_DEV", "1"), ("QA_CHECK_FS", "1")])
                     .output()
@@ -75,10 +77,12 @@ impl Disk {
                     return Err(String::from_utf8_lossy(&env.stderr).into_owned());
                 }
             }
-            "ext4" => drop(run("mkfs.ext4", &["-q", "-F", &image])?),
+            // Small ones would get blocks of 1 KiB.
+            "ext4" => drop(run("mkfs.ext4", &["-q", "-F", "-b", "4096", &image])?),
+            "ext4-1k" => drop(run("mkfs.ext4", &["-q", "-F", "-b", "1024", &image])?),
             "ext4-plain" => drop(run(
                 "mkfs.ext4",
-                &["-q", "-F", "-O", "^has_journal", &image],
+                &["-q", "-F", "-b", "4096", "-O", "^has_journal", &image],
             )?),
             _ => drop(run(&format!("mkfs.{kind}"), &["-q", &image])?),
         }
@@ -151,9 +155,20 @@ pub fn allocate(file: &fs::File, offset: i64, len: i64) -> std::io::Result<()> {
     }
 }
 
+/// Fills what is left of a disk, by a file of this name.
+pub fn fill_up(disk: &Disk, name: &str) {
+    let mut file = fs::File::create(disk.dir().join(name)).expect("a file");
+    for size in [1 << 20, 4096] {
+        while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
+    }
+    file.sync_all().expect("what was written");
+    // XFS takes no writes long before it has no block left.
+    take_all(&file);
+}
+
 /// Takes all the space that there is.
 pub fn take_all(file: &fs::File) {
-    let (mut at, mut step) = (0, 64 << 20);
+    let (mut at, mut step) = (file.metadata().map_or(0, |of| of.len() as i64), 64 << 20);
     while step >= 4096 {
         match allocate(file, at, step) {
             Ok(()) => at += step,

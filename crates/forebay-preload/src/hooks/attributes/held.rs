@@ -16,6 +16,8 @@ pub(super) struct Held {
     fd: Option<OwnedFd>,
     /// Its numbers, where it is not held, has no other name and nobody in the session uses it.
     idle: Option<(u64, u64)>,
+    /// Whether it is held, a close has left it to the keeper, and it has no other name.
+    is_left: bool,
     /// Whether the path has been looked at, and leads nowhere.
     pub(super) absent: bool,
 }
@@ -27,6 +29,7 @@ impl Held {
         Held {
             fd: None,
             idle,
+            is_left: false,
             absent,
         }
     }
@@ -66,7 +69,9 @@ impl Held {
         let Some(known) = known.filter(|_| look.is_regular()) else {
             return Held::NOTHING;
         };
-        if look.links < names || !known.in_use {
+        // One that the keeper is at is held where this may be its last name.
+        let is_left = known.is_left && look.links == 1;
+        if !is_left && (look.links < names || !known.in_use) {
             let idle = (look.links == 1 && !known.in_use).then_some(inode);
             return Held::unused(idle, false);
         }
@@ -80,6 +85,7 @@ impl Held {
             Held {
                 fd: (fd >= 0).then(|| attach::relocate(OwnedFd::from_raw_fd(fd))),
                 idle: None,
+                is_left,
                 absent: false,
             }
         }
@@ -104,6 +110,16 @@ impl Held {
 
     /// A call has taken the name away, if `done` is 0: nobody needs what is in memory of a file that has no other.
     pub(super) fn removed(&self, done: c_int) {
+        if self.is_left
+            && done == 0
+            && let Some(fd) = self.fd()
+            && let Some(glance) = attach::glance()
+        {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            glance.free_removed(fd);
+        }
         if let Some(inode) = self.idle
             && done == 0
             && let Some(session) = attach::joined()

@@ -149,9 +149,16 @@ pub(super) fn admit(fd: BorrowedFd<'_>, stat: &Stat) -> Result<FileSystem, Kerne
     if !stat.regular {
         return Err(KernelReason::NotRegular);
     }
-    let magic = stat::magic_of(fd, stat);
-    let magic = magic.map_err(|error| KernelReason::of_probe("statfs", &error))?;
-    let file_system = lookup(magic);
+    let kind = stat::file_system_of(fd, stat);
+    let kind = kind.map_err(|error| KernelReason::of_probe("statfs", &error))?;
+    let file_system = lookup(kind.magic);
+    // Which a table knows better says so first. A store has its own answer to who asks for space.
+    if kind.has_small_blocks && file_system.nature != Nature::Store {
+        file_system.admit(|| Ok(!0))?;
+        return Err(KernelReason::SmallBlocks {
+            file_system: file_system.name,
+        });
+    }
     match refusal(fd, stat, &file_system) {
         Some(reason) => Err(reason),
         None => Ok(file_system),
