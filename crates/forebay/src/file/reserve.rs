@@ -25,7 +25,8 @@ use crate::sys::limits;
 /// First step, and the largest, bytes.
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
 const STEP_MAX: u64 = 256 * 1024 * 1024;
-/// Of what is free on the disk a step is this part at most.
+/// Of what is free on the disk a longer step than this is that part at most. XFS takes up to 40 us to say what is free.
+const STEP_UNASKED: u64 = 4 * 1024 * 1024;
 const AHEAD_OF_FREE: u64 = 16;
 /// The largest step within a hole, bytes: what is not written then stays the file's.
 const FILL_MAX: u64 = 16 * 1024 * 1024;
@@ -177,6 +178,9 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
 /// How much more than needed is reserved, once the last such step was `last`: little where little is free, since others need it, too.
 fn step_after(core: &Core, last: u64) -> u64 {
     let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);
+    if step <= STEP_UNASKED {
+        return step;
+    }
     let free = core.device.free_bytes().unwrap_or(u64::MAX);
     step.min(free / AHEAD_OF_FREE / PAGE * PAGE)
 }
