@@ -137,6 +137,7 @@ pub struct Run {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   forebay daemon
+  forebay daemon --background
   forebay daemon --session build --mem 25% --flush-interval 1s
   forebay daemon --routes '/scratch/**=direct;*.log=kernel'")]
 pub struct Daemon {
@@ -151,8 +152,8 @@ pub struct Daemon {
     /// the session is idle
     #[arg(long)]
     pub warm: bool,
-    /// In a session of its own, without a terminal: how `forebay run` starts it
-    #[arg(long, hide = true)]
+    /// Keep it in the background: this command ends once the session can be used, or says why it cannot
+    #[arg(long)]
     pub background: bool,
     /// Options of the session.
     #[command(flatten)]

@@ -6,6 +6,7 @@ use std::fmt;
 
 use forebay::Error;
 use forebay::config::ConfigError;
+use forebay::session::look::Unseen;
 
 /// Everything done.
 pub const DONE: u8 = 0;
@@ -48,6 +49,12 @@ impl fmt::Display for Failure {
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::Usage(error.to_string())
+    }
+}
+
+impl From<Unseen> for Failure {
+    fn from(unseen: Unseen) -> Self {
+        unseen.why.into()
     }
 }
 

@@ -7,11 +7,13 @@ mod arguments;
 mod checks;
 mod commands;
 mod failure;
+mod itself;
 mod limits;
 mod metrics;
 mod output;
 mod sessions;
 mod settings;
+mod signals;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay::Session;
 use forebay::memory::place::{FoundArena, find_arenas, find_arenas_of, is_session_name};
-use forebay::session::look::{Seen, look};
+use forebay::session::look::{Life, Seen, Unseen, look};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// A session, or a file that stands where one should.
 pub struct Found {
@@ -16,7 +18,7 @@ pub struct Found {
     /// Length of that file.
     pub bytes: u64,
     /// What was seen, or why nothing could be.
-    pub seen: Result<Seen, String>,
+    pub seen: Result<Seen, Unseen>,
 }
 
 /// The sessions of this user, or those of this name: one name may have arenas on several memory file systems.
@@ -29,9 +31,7 @@ pub fn find(arena_dir: Option<&Path>, session: Option<&str>) -> Result<Vec<Found
         None => find_arenas(arena_dir),
     };
     let looked = found.into_iter().filter_map(|arena| {
-        let seen = look(&arena.path)
-            .map_err(|error| error.to_string())
-            .transpose()?;
+        let seen = look(&arena.path).transpose()?;
         Some(Found {
             session: arena.session,
             arena: arena.path,
@@ -63,6 +63,28 @@ pub fn remedy_for_keeper(seen: &Seen) -> Option<String> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     matches!(stat.get(end + 2), Some(b'T' | b't'))
         .then(|| format!("its keeper is stopped; `kill -CONT {pid}` lets it go on"))
+}
+
+/// What to do about a session that cannot be looked at: nobody takes the memory of one that lives, nor, unwarned, what a dead one owes.
+pub fn remedy_for_unseen(unseen: &Unseen) -> &'static str {
+    match unseen.life {
+        Some(Life::Alive | Life::Busy) => {
+            "it is in use: end its programs first, or leave it to them"
+        }
+        _ => "recover it with the build that made it; to remove the file loses what it owes",
+    }
+}
+
+/// Says once that the arena of a session that this process is in has been removed.
+pub fn note_lost_name(session: &Session, is_told: &mut bool) {
+    if *is_told || !session.has_lost_its_name() {
+        return;
+    }
+    *is_told = true;
+    output::note(format_args!(
+        "{} has been removed while its session lives (logind does so when a user has logged out: RemoveIPC): the session writes          what it owes, and its files are the kernel's from now on; end its programs, and begin another one",
+        output::path(session.arena_path().unwrap_or(Path::new("the arena")))
+    ));
 }
 
 /// The failure for a session that is not there.

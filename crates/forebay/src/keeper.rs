@@ -3,7 +3,7 @@
 //! [`run`] is the keeper's threads, [`hosting`] their beginning and end, [`ahead`] the one that reads ahead, `ready` the one that has
 //! memory ready, `budget` keeps to limits, [`unfinished`] what they do for files that nobody has open any more, [`closing`] for those
 //! whose close did not wait, [`outsiders`] for those that programs outside the session open, [`relief`]
-//! where the keeper has died, [`desk`] what clients ask for. [`repair`] and [`rebuild`] restore the session after a death, and may be called by anyone. [`recover`] saves what a wholly dead session
+//! where the keeper has died, `nameless` where the arena was removed, [`desk`] what clients ask for. [`repair`] and [`rebuild`] restore the session after a death, and may be called by anyone. [`recover`] saves what a wholly dead session
 //! has left.
 
 pub mod ahead;
@@ -14,6 +14,7 @@ pub mod desk;
 pub mod engine;
 pub mod hosting;
 mod limits;
+mod nameless;
 pub mod outsiders;
 mod ready;
 pub mod rebuild;

@@ -1,11 +1,12 @@
 //! A session: an arena, its keeper, and the processes that use it.
 //!
 //! [`Session`] is the way in, `opening` how files are opened, [`adopt`] files that a program has opened by itself, [`glance`] what is known
-//! of them, [`standing`] calls of the kernel's on them, `windows` where windows come from, [`relief`] a process that stands guard,
+//! of them, `company` who else is in the session, [`standing`] calls of the kernel's on them, `windows` where windows come from, [`relief`] a process that stands guard,
 //! [`look`] what commands see of sessions and do in those that others have started. What a process has of its session lies below, in
 //! [`member`](crate::member).
 
 pub mod adopt;
+mod company;
 pub mod glance;
 pub mod look;
 pub mod marks;

@@ -9,10 +9,14 @@ mod workers;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay::Config;
+use forebay::ids::FileId;
 use forebay::keeper::recover::{Report, Saved, recover};
+use forebay::memory::arena::Arena;
+use forebay::memory::mapping::Mapping;
 use forebay_model::{Op, fill};
 use workers::{Spec, Work, Worker, arena_path, config, session_name};
 
@@ -244,6 +248,35 @@ fn a_change_of_ours_that_is_late_is_told_by_what_the_file_holds() {
     let all = |saved: &Saved| matches!(saved, Saved::Written { .. });
     assert!(report.removed && report.files.iter().all(all), "{report:?}");
     scene.assert_whole(&path, "late");
+}
+
+/// The clock has been set back since the session ended, so that whatever anybody does to the file is dated earlier than that.
+#[test]
+fn a_strangers_change_is_not_ours_because_the_clock_was_set_back() {
+    if !is_manageable() {
+        return;
+    }
+    let scene = Scene::new(200);
+    assert!(!scene.lived);
+    let path = scene.change(Change::Content);
+    let before = fs::read(&path).expect("the file");
+    let mut options = fs::OpenOptions::new();
+    let arena = options.read(true).write(true).open(&scene.arena);
+    let arena = arena.expect("the arena");
+    let arena = Arena::open(Mapping::attach(arena).expect("mapped")).expect("an arena");
+    for entry in (0..arena.counts().files).filter_map(|id| arena.file(FileId(id))) {
+        let [_, modified, changed] = &entry.witness;
+        for time in [modified, changed, &entry.changed_ns] {
+            time.fetch_add(3_600_000_000_000, Ordering::SeqCst);
+        }
+    }
+    drop(arena);
+    let report = scene.recover().expect("an arena");
+    assert!(
+        matches!(&report.files[..], [Saved::Kept { .. }]),
+        "{report:?}"
+    );
+    assert!(fs::read(&path).expect("the file") == before);
 }
 
 #[test]

@@ -31,8 +31,8 @@ fn stale(found: &Found) -> Option<Check> {
     let check =
         |text: String| Check::ok("session", WHY, text).of(found.arena.display().to_string());
     match &found.seen {
-        Err(why) => {
-            Some(check(why.clone()).warn("remove the file, or run the version that made it"))
+        Err(unseen) => {
+            Some(check(unseen.why.to_string()).warn(sessions::remedy_for_unseen(unseen)))
         }
         Ok(seen) if seen.life == Life::Dead => {
             let stats = seen.stats().unwrap_or_default();

@@ -14,12 +14,13 @@ use forebay::session::ArenaPlace;
 use forebay::session::look::{Life, Unsettled, look};
 use forebay::sys::file::inherited_for_writing;
 use forebay::{Config, Session};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::run::environment::Exported;
+use super::run::keeper;
 use crate::arguments::Daemon;
 use crate::failure::{DONE, FAILED, Failure};
-use crate::{limits, output, sessions};
+use crate::{itself, limits, output, sessions, signals};
 
 /// How often the end tries to owe nothing: programs that are still writing could keep it from that for ever.
 const SETTLE_TRIES: u32 = 10;
@@ -35,27 +36,33 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Keeps the session until a signal.
 pub fn run(arguments: Daemon) -> Result<u8, Failure> {
     let config = arguments.settings.config()?;
+    if arguments.background && arguments.ready_fd.is_none() {
+        return in_background(&arguments, &config);
+    }
     let ready = arguments.ready_fd.map(ready_to_tell).transpose()?;
     if arguments.background {
         // It fails only for the leader of a process group, who has what it would give.
         let _ = rustix::process::setsid();
     }
     limits::raise();
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let mut signals = signals::ending()?;
     recover_first(&config)?;
     let mut session = Session::open(config.clone())?;
     let is_told = arguments.warm && warm(&session, config.memory, &mut signals)?;
     let place = session.place()?;
     if !is_told {
-        announce(&config, &place, ready)?;
+        announce(&session, &config, &place, ready)?;
     }
     let mut lost = Vec::new();
     match arguments.until_idle {
-        Some(_) if kept_elsewhere(&session) => return Ok(DONE),
+        Some(_) if session.is_kept_elsewhere() => return Ok(DONE),
         _ if is_told => {}
         None => {
-            let _ = signals.forever().next();
+            let mut is_told = false;
+            while signals.pending().next().is_none() {
+                std::thread::sleep(LOOK_PAUSE);
+                sessions::note_lost_name(&session, &mut is_told);
+            }
         }
         Some(seconds) => {
             let idle_max = Duration::from_secs_f64(seconds);
@@ -64,6 +71,7 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
     }
     leave_at_once_on_next(signals, &config.session);
     let unsettled = settle(&session, &mut lost)?;
+    let left_alone = session.has_lost_its_name().then(|| session.others());
     drop(session);
     for file in &lost {
         output::note(format_args!(
@@ -72,9 +80,11 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
             file.reason
         ));
     }
-    let code = match place.path {
-        Some(arena) => conclude(&arena, &config, &unsettled)?,
-        None => DONE,
+    note_owed(&unsettled);
+    let code = match (place.path, left_alone) {
+        (Some(_), Some(others)) => conclude_nameless(&config, &unsettled, &others)?,
+        (Some(arena), None) => conclude(&arena, &config, &unsettled)?,
+        (None, _) => DONE,
     };
     Ok(if lost.is_empty() { code } else { FAILED })
 }
@@ -92,9 +102,22 @@ fn warm(session: &Session, bytes: u64, signals: &mut Signals) -> Result<bool, Fa
     Ok(false)
 }
 
-fn kept_elsewhere(session: &Session) -> bool {
-    let keeper = session.members().keeper;
-    keeper.is_some_and(|pid| pid != std::process::id())
+/// Starts the same command in the background, and waits until the session is ready.
+fn in_background(arguments: &Daemon, config: &Config) -> Result<u8, Failure> {
+    let mut command = itself::command();
+    command.args(["daemon", "--background", "--ready-fd", "1"]);
+    if let Some(seconds) = arguments.until_idle {
+        command.arg("--until-idle").arg(seconds.to_string());
+    }
+    if arguments.warm {
+        command.arg("--warm");
+    }
+    Exported::of(&arguments.settings.given()).apply(&mut command);
+    let (said, _) = keeper::launch(command, config).map_err(Failure::Failed)?;
+    for line in said.lines() {
+        output::note(line.trim_start_matches("forebay: "));
+    }
+    Ok(DONE)
 }
 
 /// Returns at a signal, or when nobody else has been in the session for so long and it owes nothing that another try could bring to
@@ -110,13 +133,14 @@ fn wait_until_idle(
     lost: &mut Vec<Unsettled>,
 ) -> Result<(), Failure> {
     let mut last_seen = Instant::now();
-    let mut tries = 0;
+    let (mut tries, mut is_told) = (0, false);
     while signals.pending().next().is_none() {
         std::thread::sleep(LOOK_PAUSE);
-        if kept_elsewhere(session) {
+        sessions::note_lost_name(session, &mut is_told);
+        if session.is_kept_elsewhere() {
             return Ok(());
         }
-        if has_others(session) {
+        if !session.others().is_empty() {
             tries = 0;
             last_seen = Instant::now();
         } else if last_seen.elapsed() >= idle_max {
@@ -130,18 +154,13 @@ fn wait_until_idle(
                 continue;
             }
             session.stop_keeping();
-            if !has_others(session) {
+            if session.others().is_empty() {
                 return Ok(());
             }
             session.keep()?;
         }
     }
     Ok(())
-}
-
-fn has_others(session: &Session) -> bool {
-    let members = session.members().processes;
-    members.iter().any(|&pid| pid != std::process::id())
 }
 
 /// Opening the session would recover a dead one of its name without a word.
@@ -190,7 +209,12 @@ fn told(saved: &Saved) -> String {
     }
 }
 
-fn announce(config: &Config, place: &ArenaPlace, ready: Option<File>) -> Result<(), Failure> {
+fn announce(
+    session: &Session,
+    config: &Config,
+    place: &ArenaPlace,
+    ready: Option<File>,
+) -> Result<(), Failure> {
     let path = place.path.as_deref().unwrap_or(Path::new("(heap)"));
     let rung = place.kind.and_then(|kind| serde_json::to_value(kind).ok());
     let rung = rung
@@ -216,7 +240,7 @@ fn announce(config: &Config, place: &ArenaPlace, ready: Option<File>) -> Result<
         ));
     }
     let keeper = seen.and_then(|seen| seen.members().keeper);
-    if let Some(keeper) = keeper.filter(|&pid| pid != std::process::id()) {
+    if let Some(keeper) = keeper.filter(|_| session.is_kept_elsewhere()) {
         output::note(format_args!(
             "process {keeper} keeps the session; this one stands by and takes over when it ends"
         ));
@@ -273,9 +297,7 @@ fn settle(session: &Session, lost: &mut Vec<Unsettled>) -> Result<Vec<Unsettled>
     Ok(unsettled)
 }
 
-/// What is left of the session now that this process is out of it.
-fn conclude(arena: &Path, config: &Config, unsettled: &[Unsettled]) -> Result<u8, Failure> {
-    let name = &config.session;
+fn note_owed(unsettled: &[Unsettled]) {
     for file in unsettled {
         output::note(format_args!(
             "{}: {} still owed: {}",
@@ -284,17 +306,52 @@ fn conclude(arena: &Path, config: &Config, unsettled: &[Unsettled]) -> Result<u8
             file.reason
         ));
     }
+}
+
+fn note_others(name: &str, others: &[u32]) {
+    let others: Vec<_> = others.iter().map(ToString::to_string).collect();
+    output::note(format_args!(
+        "session {name} lives on in process {}",
+        others.join(", ")
+    ));
+}
+
+/// What is left of a session whose arena was removed below it: what those have who are in it.
+fn conclude_nameless(
+    config: &Config,
+    unsettled: &[Unsettled],
+    others: &[u32],
+) -> Result<u8, Failure> {
+    let name = &config.session;
+    if !others.is_empty() {
+        note_others(name, others);
+        return Err(Failure::Failed(format!(
+            "session {name} has no arena that could be recovered: what it still owes is lost if those processes are killed; end them"
+        )));
+    }
+    if !unsettled.is_empty() {
+        return Err(Failure::Failed(format!(
+            "session {name} ended, and what it owed to the files above is lost, since its arena had been removed"
+        )));
+    }
+    output::note(format_args!("session {name} ended, nothing is owed"));
+    Ok(DONE)
+}
+
+/// What is left of the session now that this process is out of it.
+fn conclude(arena: &Path, config: &Config, unsettled: &[Unsettled]) -> Result<u8, Failure> {
+    let name = &config.session;
     let Some(seen) = look(arena)? else {
+        if !unsettled.is_empty() {
+            return Err(Failure::Failed(format!(
+                "session {name} was ended by another process meanwhile, which has written what is owed above, or kept it aside: compare"
+            )));
+        }
         output::note(format_args!("session {name} ended, nothing is owed"));
         return Ok(DONE);
     };
     if seen.life == Life::Alive || seen.life == Life::Busy {
-        let others = seen.members().processes;
-        let others: Vec<_> = others.iter().map(ToString::to_string).collect();
-        output::note(format_args!(
-            "session {name} lives on in process {}",
-            others.join(", ")
-        ));
+        note_others(name, &seen.members().processes);
         return Ok(if unsettled.is_empty() { DONE } else { FAILED });
     }
     drop(seen);

@@ -7,7 +7,6 @@
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use forebay::sys::file::inherited_for_writing;
@@ -16,14 +15,12 @@ use forebay_fuse::ending::Teller;
 use forebay_fuse::mount::{Kind, Mounted, Options, Places};
 use forebay_fuse::points::NotEnded;
 use forebay_pool::files::Files;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::run::environment::Exported;
 use super::run::keeper;
 use crate::arguments::Mount;
 use crate::failure::{DONE, FAILED, Failure};
-use crate::{limits, metrics, output};
+use crate::{itself, limits, metrics, output, signals};
 
 /// How often it is looked whether it was unmounted, and whether there is a keeper.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -56,8 +53,7 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
         let _ = rustix::process::setsid();
     }
     limits::raise();
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let mut signals = signals::ending()?;
     let mut kept = match places.kind {
         Kind::Store | Kind::Pool => None,
         Kind::Directory => Some(Kept::join(&arguments, &config).map_err(Failure::Failed)?),
@@ -158,10 +154,7 @@ fn options(arguments: &Mount) -> Result<Options, Failure> {
 
 /// Starts the same command in the background, and waits until it serves.
 fn in_background(arguments: &Mount, places: &Places, config: &Config) -> Result<u8, Failure> {
-    let program = std::env::current_exe();
-    let program =
-        program.map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
-    let mut command = Command::new(program);
+    let mut command = itself::command();
     command
         .args(["mount", "--background", "--ready-fd", "1", "--linger"])
         .arg(arguments.linger.to_string());

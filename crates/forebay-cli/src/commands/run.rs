@@ -23,7 +23,7 @@ use self::environment::Exported;
 use self::report::{Report, Sides};
 use crate::arguments::Run;
 use crate::failure::{Failure, NOT_HAD};
-use crate::output;
+use crate::{itself, output};
 
 /// Signals that end a drain.
 const ENDING: [i32; 4] = [1, 2, 3, 15];
@@ -137,10 +137,7 @@ pub fn leave_library() {
     if !environment::has_library() {
         return;
     }
-    let Ok(program) = std::env::current_exe() else {
-        return;
-    };
-    let mut command = std::process::Command::new(program);
+    let mut command = itself::command();
     command.args(std::env::args_os().skip(1));
     environment::without_library(&mut command);
     // Returns only when it fails; then the work is done with the library in the process, which is slower, not wrong.

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use forebay_pool::home::is_open;
 use forebay_pool::net::{Config, Ended, Serving, Status};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::arguments::Serve;
 use crate::failure::{DONE, Failure};
-use crate::{metrics, output};
+use crate::{metrics, output, signals};
 
 /// How often it is looked for signals, and whether the server has ended.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -27,8 +25,7 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
         let why = format!("--server: {path} has the servers 1 to {count}");
         return Err(Failure::Usage(why));
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let mut signals = signals::ending()?;
     let failed = |why: Ended| Failure::Failed(why.to_string());
     let serving = Serving::begin(&config, number - 1).map_err(failed)?;
     let address = config.servers[number - 1];

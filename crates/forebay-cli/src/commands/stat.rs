@@ -127,10 +127,10 @@ pub(super) fn row(found: Found, streams: bool) -> Row {
                 )),
             ),
         },
-        Err(why) => (
-            "unreadable",
-            Some(format!("{why}; remove it, or run the version that made it")),
-        ),
+        Err(unseen) => {
+            let remedy = sessions::remedy_for_unseen(unseen);
+            ("unreadable", Some(format!("{}; {remedy}", unseen.why)))
+        }
     };
     let seen = seen.ok();
     let files = seen.as_ref().map(|seen| seen.files()).unwrap_or_default();

@@ -8,6 +8,7 @@ mod doctor;
 mod evicting;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
+mod lives;
 mod place;
 mod pmem;
 mod recovery;

@@ -150,6 +150,10 @@ impl Process {
         self.child().id()
     }
 
+    pub fn is_running(&mut self) -> bool {
+        self.child().try_wait().expect("a child").is_none()
+    }
+
     /// The first line of its standard error or, where that is not taken, of its standard output.
     pub fn first_line(&mut self) -> String {
         let child = self.child();

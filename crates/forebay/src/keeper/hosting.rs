@@ -1,5 +1,8 @@
 //! Hosting a keeper: its threads in this process, or, in a simulation, its tasks.
 
+#[cfg(all(test, feature = "sim"))]
+mod tests;
+
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::thread::JoinHandle;
 
@@ -17,6 +20,8 @@ use crate::sys::futex;
 pub struct Hosting {
     stop: Arc<AtomicBool>,
     shared: Arc<Shared>,
+    /// The guard's, which ends after all others.
+    guard: Option<JoinHandle<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -47,13 +52,11 @@ pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static s
     ]
 }
 
-/// What looks at others than the session, and keeps outsiders and session apart; a simulation has none of them. The last ends
-/// after all others.
-fn guards() -> [(&'static str, Body); 3] {
+/// What looks at others than the session, and keeps outsiders and session apart, beside the guard; a simulation has none of them.
+fn guards() -> [(&'static str, Body); 2] {
     [
         ("forebay-limit", Box::new(limits::keep_away)),
         ("forebay-mend", Box::new(outsiders::work)),
-        ("forebay-guard", Box::new(outsiders::run)),
     ]
 }
 
@@ -70,27 +73,34 @@ pub fn wake_all(shared: &Shared) {
 impl Hosting {
     /// Starts the threads. An I/O engine that was asked for and cannot be had is an error; only `auto` takes what there is.
     pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut threads = Vec::new();
         let bodies = bodies(flusher(shared)?, flusher(shared)?, prefetcher(shared)?);
         let guard = outsiders::begin(shared)?;
         shared.set_guard(guard.map(|guard| Arc::new(guard) as _));
-        for (name, body) in bodies.into_iter().chain(guards()) {
-            let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
-            let thread = std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || body(&shared, &stop))
-                .map_err(|error| {
-                    Error::Session(format!("cannot start a keeper thread: {error}"))
-                })?;
-            threads.push(thread);
+        // An error drops it, and with it what has begun. The house is last, which takes office: nobody relies on a keeper of which anything
+        // is missing.
+        let mut hosting = Hosting {
+            stop: Arc::default(),
+            shared: Arc::clone(shared),
+            guard: None,
+            threads: Vec::new(),
+        };
+        hosting.guard = Some(hosting.begin("forebay-guard", Box::new(outsiders::run))?);
+        let [house, others @ ..] = bodies;
+        for (name, body) in guards().into_iter().chain(others).chain([house]) {
+            let thread = hosting.begin(name, body)?;
+            hosting.threads.push(thread);
         }
         shared.hosts.store(true, Relaxed);
-        Ok(Hosting {
-            stop,
-            shared: Arc::clone(shared),
-            threads,
-        })
+        Ok(hosting)
+    }
+
+    fn begin(&self, name: &str, body: Body) -> Result<JoinHandle<()>, Error> {
+        #[cfg(all(test, feature = "sim"))]
+        tests::refuse()?;
+        let (shared, stop) = (Arc::clone(&self.shared), Arc::clone(&self.stop));
+        let thread = std::thread::Builder::new().name(name.into());
+        let thread = thread.spawn(move || body(&shared, &stop));
+        thread.map_err(|error| Error::Session(format!("cannot start a keeper thread: {error}")))
     }
 }
 
@@ -102,14 +112,13 @@ impl Drop for Hosting {
         for thread in &self.threads {
             thread.thread().unpark();
         }
-        let guard_thread = self.threads.pop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
         if let Some(guard) = guard_of(&self.shared) {
             guard.end();
         }
-        let _ = guard_thread.map(JoinHandle::join);
+        let _ = self.guard.take().map(JoinHandle::join);
         self.shared.set_guard(None);
     }
 }

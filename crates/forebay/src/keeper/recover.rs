@@ -436,8 +436,11 @@ fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> Ch
         return ChangedBy::Others(by_others.into());
     }
     // A change of ours was under way at the end: what it left is dated when it was last seen to be, or moments later.
+    // Nor earlier than what was seen before it, unless the clock was set back since: then no time tells. (A program sets the time of a
+    // modification, and nobody that of a change.)
     let last_ns = entry.changed_ns.load(Ordering::Relaxed);
-    if stat.mtime_ns.max(stat.ctime_ns) <= last_ns.saturating_add(LATE_NS) {
+    let is_later = stat.ctime_ns >= entry.witness[2].load(Ordering::Acquire);
+    if is_later && stat.mtime_ns.max(stat.ctime_ns) <= last_ns.saturating_add(LATE_NS) {
         ChangedBy::NobodyElse
     } else {
         ChangedBy::Somebody

@@ -20,7 +20,7 @@ use crate::keeper::desk::Desk;
 use crate::keeper::unfinished::{
     finish_if_unused, finish_unused_files, follow_names, write_what_the_dead_owe,
 };
-use crate::keeper::{closing, outsiders, repair};
+use crate::keeper::{closing, nameless, outsiders, repair};
 use crate::member::again::{adopt, adopt_owed_files};
 use crate::member::lacks::lacks_anything;
 use crate::member::shared::Shared;
@@ -138,6 +138,7 @@ impl House {
             self.named = follow_names(shared, me, self.named);
             vanished::tend(shared, me);
             shared.unpin_dead(me);
+            nameless::look(shared);
         }
         shared.tend_lanes();
         let owed = superblock.owed_about() != 0;
@@ -221,6 +222,7 @@ pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Fl
     let Ok(me) = shared.me() else { return };
     let mut cursor = 0;
     let mut leased = closing::Leased::default();
+    let mut giving = nameless::Giving::default();
     let mut swept = Instant::now();
     while !stop.load(Relaxed) {
         let seen = shared.work().load(Ordering::Acquire);
@@ -231,6 +233,7 @@ pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Fl
                 shared.take_from_lanes();
             }
             worked |= leased.write_some(shared, me, &mut flusher);
+            giving.go_on(shared, me);
             worked |= write_hurried(shared, me, &mut flusher);
             worked |= write_eagerly(shared, me, &mut flusher, &mut cursor);
             if !worked || swept.elapsed() > BUSY_TICK * 8 {

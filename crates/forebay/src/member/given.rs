@@ -25,11 +25,14 @@ pub const OUTSIDER: u32 = 10;
 /// Most of its writes go into holes.
 pub const HOLES: u32 = 11;
 
+/// The session's arena has been removed.
+pub const NAMELESS: u32 = 12;
+
 /// A front end: it was made executable, or a call had an option that the engine does not serve.
 pub const MADE_EXECUTABLE: u32 = 74;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 28] = [
+const REASONS: [(u32, &str); 29] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -52,6 +55,10 @@ const REASONS: [(u32, &str); 28] = [
     (
         HOLES,
         "written into its holes, or between them, again and again (`kernel_after_holes`)",
+    ),
+    (
+        NAMELESS,
+        "the session's arena was removed while it lived, so that nothing could recover it",
     ),
     (64, "a program that was executed has inherited it"),
     (65, "stdio: fopen, fdopen, freopen, or a standard stream"),

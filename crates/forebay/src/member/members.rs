@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
@@ -243,6 +243,7 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
             None => {
                 let real = !session.config.heap_backed;
                 let id = threads::take(&session.arena, real).ok_or_else(|| all_taken(session))?;
+                note(session, id);
                 let session_weak = Arc::downgrade(session);
                 all.push(Membership {
                     process: std::process::id(),
@@ -266,9 +267,35 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
 fn take_late(session: &Arc<Shared>) -> Result<ThreadId> {
     let real = !session.config.heap_backed;
     let id = threads::take(&session.arena, real).ok_or_else(|| all_taken(session))?;
+    note(session, id);
     std::mem::forget(Arc::clone(&session.arena));
     LAST.set((session.instance, id.0));
     Ok(id)
+}
+
+/// The calling thread has taken a slot.
+fn note(session: &Shared, id: ThreadId) {
+    let Some(life) = threads::life(&session.arena, id) else {
+        return;
+    };
+    let mut slots = session.slots.lock().unwrap_or_else(PoisonError::into_inner);
+    slots.retain(|&(id, life)| threads::life(&session.arena, id) == Some(life));
+    slots.push((id, life));
+}
+
+/// Whether a thread of this process has a slot. By what this process has noted: numbers of processes are one namespace's.
+pub fn is_ours(session: &Shared, id: ThreadId) -> bool {
+    let Some(life) = threads::life(&session.arena, id) else {
+        return false;
+    };
+    match &session.for_good {
+        Some(own) => own.slots().any(|slot| slot == (id, life)),
+        None => {
+            let slots = session.slots.lock();
+            let slots = slots.unwrap_or_else(PoisonError::into_inner);
+            slots.contains(&(id, life))
+        }
+    }
 }
 
 /// Forgets the calling thread's membership without giving the slot back: for a forked child, and for tests of death.

@@ -51,6 +51,8 @@ pub struct Shared {
     pub arena_path: Option<PathBuf>,
     /// The process stays in the session, and its threads end without giving their slots back.
     pub for_good: Option<Box<members::ForGood>>,
+    /// The slots that threads of this process have taken, and may have given back since; see [`members::is_ours`].
+    pub(super) slots: Mutex<Vec<(ThreadId, u32)>>,
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     /// Whether this process hosts a keeper, or one that stands by: it has threads of the engine's, and may have more.
@@ -99,6 +101,7 @@ impl Shared {
             arena: Arc::new(arena),
             arena_path,
             for_good: None,
+            slots: Mutex::default(),
             keeps: AtomicBool::new(false),
             hosts: AtomicBool::new(false),
             keeper_stalled_at: AtomicU64::new(u64::MAX),

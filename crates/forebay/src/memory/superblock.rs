@@ -63,6 +63,8 @@ pub struct Superblock {
     /// Entries of the file table that are complete, or about to be: 0 means that nothing is known of any file. Never too few; deaths leave
     /// some counted that are none.
     pub entries: AtomicU32,
+    /// 1 where the arena's file has lost its name below the session (`keeper::nameless`): nobody begins to manage a file.
+    pub nameless: AtomicU32,
     /// Limits: read by writers, changed with the budget.
     pub limits: Line,
     /// Limit on `owed_pages` at which writers wait.
@@ -241,6 +243,11 @@ impl Superblock {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let ns = now.unwrap_or_default().as_nanos() as u64;
         self.heartbeat_ns.store(ns, crate::sync::Ordering::Relaxed);
+    }
+
+    /// Whether the arena's file has no name any more, as far as its keeper has seen.
+    pub fn has_lost_its_name(&self) -> bool {
+        self.nameless.load(Ordering::Acquire) != 0
     }
 
     /// The clock shows so much; it never goes back.

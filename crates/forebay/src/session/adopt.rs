@@ -243,6 +243,9 @@ impl Session {
         if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
             return Err(Unmanaged::Route);
         }
+        if shared.arena.superblock().has_lost_its_name() {
+            return Err(Unmanaged::Given(given::NAMELESS));
+        }
         let asked = stat::stat(fd).map_err(|e| Unmanaged::Failed(Error::device("stat", &e)))?;
         let hash = reached::hash(asked.device, asked.inode);
         let superblock = shared.arena.superblock();

@@ -86,18 +86,36 @@ pub struct SeenFile {
     pub kernel_reason: u32,
 }
 
+/// A session that cannot be looked at.
+#[derive(Debug)]
+pub struct Unseen {
+    /// Whether anybody is in it, if that can be told.
+    pub life: Option<Life>,
+    /// Why it cannot.
+    pub why: Error,
+}
+
+impl From<Unseen> for Error {
+    fn from(unseen: Unseen) -> Self {
+        unseen.why
+    }
+}
+
 /// Looks at the session whose arena is at `path`. `None`: there is none (any more).
 ///
 /// # Errors
 /// [`Error::Arena`] when the file cannot be opened, or is not an arena of this version.
-pub fn look(path: &Path) -> Result<Option<Seen>> {
-    let arena = |what: &dyn std::fmt::Display| Error::Arena(format!("{}: {what}", path.display()));
+pub fn look(path: &Path) -> std::result::Result<Option<Seen>, Unseen> {
+    let unseen = |life, what: &dyn std::fmt::Display| Unseen {
+        life,
+        why: Error::Arena(format!("{}: {what}", path.display())),
+    };
     let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(arena(&error)),
+        Err(error) => return Err(unseen(None, &error)),
     };
-    let life = life_of(&file).map_err(|e| arena(&e))?;
+    let life = life_of(&file).map_err(|e| unseen(None, &e))?;
     let mut magic = [0; 8];
     if file.read_exact_at(&mut magic, 0).is_err() || magic == [0; 8] {
         let life = match life {
@@ -106,9 +124,10 @@ pub fn look(path: &Path) -> Result<Option<Seen>> {
         };
         return Ok(Some(Seen { life, arena: None }));
     }
-    let lock = file.try_clone().map_err(|e| arena(&e))?;
-    let mapping = Mapping::attach(file).map_err(|e| arena(&e))?;
-    let opened = Arena::open(mapping).map_err(|e| arena(&e))?;
+    let known = Some(life);
+    let lock = file.try_clone().map_err(|e| unseen(known, &e))?;
+    let mapping = Mapping::attach(file).map_err(|e| unseen(known, &e))?;
+    let opened = Arena::open(mapping).map_err(|e| unseen(known, &e))?;
     if life == Life::Alive && left_meanwhile(&lock, &opened, path) {
         return Ok(None);
     }

@@ -62,6 +62,10 @@ impl Session {
             let reason = "it lies outside the directories that `dirs` names";
             return self.in_kernel(file, given::UNMANAGEABLE, reason.into(), path, options);
         }
+        if self.shared.arena.superblock().has_lost_its_name() {
+            let reason = given::words(given::NAMELESS);
+            return self.in_kernel(file, given::NAMELESS, reason.into(), path, options);
+        }
         let seen = self.shared.watch(file.as_fd())?;
         let claimed = |device: RealFile| {
             self.shared.claim(&device, path)?;

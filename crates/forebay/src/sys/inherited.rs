@@ -1,17 +1,19 @@
 //! What this program was started with, as far as it does not stay so: the standard library ignores `SIGPIPE` before `main`, and opens
 //! `/dev/null` where one of the descriptors 0 to 2 is closed; [`super::signals::hold_back`] hears of children again. A program that this one
-//! starts is to have what it would have had without it.
+//! starts is to have what it would have had without it. And who was told to ignore a hangup (`nohup`) or an interrupt does not end by one.
 //!
 //! Who wants to know calls [`note`] from the executable's constructors; where nobody does, nothing was changed.
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// A bit for each of 0 to 2.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
-static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
-static IGNORES_CHILDREN: AtomicBool = AtomicBool::new(false);
+/// A bit for each of [`NOTED`].
+static IGNORED: AtomicU32 = AtomicU32::new(0);
+/// Signals of which somebody wants to know.
+const NOTED: [libc::c_int; 4] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT];
 
 /// Notes it. A constructor: it runs before the standard library does.
 pub extern "C" fn note() {
@@ -21,11 +23,12 @@ pub extern "C" fn note() {
             CLOSED.fetch_or(1 << fd, Relaxed);
         }
     }
-    IGNORES_PIPES.store(ignores(libc::SIGPIPE), Relaxed);
-    IGNORES_CHILDREN.store(ignores(libc::SIGCHLD), Relaxed);
+    for signal in NOTED.into_iter().filter(|&signal| is_ignored(signal)) {
+        IGNORED.fetch_or(1 << signal, Relaxed);
+    }
 }
 
-fn ignores(signal: libc::c_int) -> bool {
+fn is_ignored(signal: libc::c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: nothing is set; the target is this call's own, and filled where the call succeeds.
     unsafe {
@@ -34,14 +37,10 @@ fn ignores(signal: libc::c_int) -> bool {
     }
 }
 
-/// Whether a broken pipe was ignored.
-pub fn ignores_pipes() -> bool {
-    IGNORES_PIPES.load(Relaxed)
-}
-
-/// Whether the ends of children were ignored.
-pub fn ignores_children() -> bool {
-    IGNORES_CHILDREN.load(Relaxed)
+/// Whether a signal was ignored: one of `SIGPIPE`, `SIGCHLD`, `SIGHUP` and `SIGINT`.
+pub fn ignores(signal: i32) -> bool {
+    debug_assert!(NOTED.contains(&signal), "nobody has noted {signal}");
+    IGNORED.load(Relaxed) & 1 << signal != 0
 }
 
 /// The standard descriptors that were closed.

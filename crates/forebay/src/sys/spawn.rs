@@ -20,7 +20,7 @@ use super::signals::Held;
 /// # Errors
 /// The system's; `InvalidInput` for a null byte in a string.
 pub fn spawn(command: &mut Command, name: &OsStr, held: &Held) -> io::Result<i32> {
-    if inherited::ignores_children() {
+    if inherited::ignores(libc::SIGCHLD) {
         return fork(command, name, held);
     }
     let program = CString::new(command.get_program().as_bytes())?;
@@ -39,7 +39,7 @@ pub fn spawn(command: &mut Command, name: &OsStr, held: &Held) -> io::Result<i32
         let attributes = attributes.as_mut_ptr();
         let mut pipe = MaybeUninit::uninit();
         libc::sigemptyset(pipe.as_mut_ptr());
-        if !inherited::ignores_pipes() {
+        if !inherited::ignores(libc::SIGPIPE) {
             libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
         }
         let mut actions = MaybeUninit::uninit();
@@ -83,7 +83,7 @@ fn fork(command: &mut Command, name: &OsStr, held: &Held) -> io::Result<i32> {
         // SAFETY: these take no memory. Ignoring a signal, or its default, runs no code of ours; the descriptors are a copy's.
         unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-            if inherited::ignores_pipes() {
+            if inherited::ignores(libc::SIGPIPE) {
                 libc::signal(libc::SIGPIPE, libc::SIG_IGN);
             }
             for fd in inherited::closed() {

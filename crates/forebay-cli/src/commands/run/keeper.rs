@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use forebay::sys::spawn::keep_standard_descriptors;
 use forebay::{Config, Session};
 
 use super::environment::Exported;
-use crate::{output, sessions};
+use crate::{itself, output, sessions};
 
 /// A log that has grown beyond this is begun anew, bytes.
 const LOG_BYTES_MAX: u64 = 1024 * 1024;
@@ -22,6 +23,9 @@ const LOG_BYTES_MAX: u64 = 1024 * 1024;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How often a session is joined that ends before we are in it.
 const JOIN_TRIES: u32 = 5;
+
+/// The daemons that this process has started, until they have ended.
+static STARTED: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
 /// Joins the session of the configuration. On return this process is in it, and somebody kept it when we looked, after we
 /// had joined: such a keeper stays for as long as we do (`forebay daemon --until-idle`).
@@ -72,6 +76,8 @@ pub struct Care {
     tries: u32,
     next: Instant,
     at_work: Option<JoinHandle<()>>,
+    /// It was said that the session's arena has been removed.
+    is_told: bool,
 }
 
 impl Care {
@@ -90,20 +96,22 @@ impl Care {
             tries: 0,
             next: Instant::now(),
             at_work: None,
+            is_told: false,
         }
     }
 
     /// Looks whether there is one. Waits for nobody.
     pub fn look(&mut self, session: &Session) {
+        // Of one that has ended nothing is left but what we know of it.
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        started.retain_mut(|daemon| matches!(daemon.try_wait(), Ok(None)));
+        drop(started);
+        sessions::note_lost_name(session, &mut self.is_told);
         if session.has_keeper() {
             self.tries = 0;
             return;
         }
-        let busy = self
-            .at_work
-            .as_ref()
-            .is_some_and(|work| !work.is_finished());
-        if busy || self.tries > 0 && Instant::now() < self.next {
+        if self.is_at_work() || self.tries > 0 && Instant::now() < self.next {
             return;
         }
         self.tries += 1;
@@ -122,6 +130,11 @@ impl Care {
         });
         self.at_work = work.ok();
     }
+
+    fn is_at_work(&self) -> bool {
+        let work = self.at_work.as_ref();
+        work.is_some_and(|work| !work.is_finished())
+    }
 }
 
 /// Starts a daemon and waits until it says that the session can be joined.
@@ -131,9 +144,7 @@ fn start(
     linger_seconds: f64,
     held: Option<Held>,
 ) -> Result<(), String> {
-    let program = std::env::current_exe();
-    let program = program.map_err(|error| format!("cannot find this program: {error}"))?;
-    let mut command = Command::new(program);
+    let mut command = itself::command();
     command
         .args(["daemon", "--background", "--ready-fd", "1", "--until-idle"])
         .arg(linger_seconds.to_string());
@@ -141,8 +152,11 @@ fn start(
     if let Some(held) = held {
         held.spare(&mut command);
     }
-    let said = launch(command, config)
+    let (said, daemon) = launch(command, config)
         .map_err(|why| format!("the session's daemon could not start: {why}"))?;
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    started.push(daemon);
+    drop(started);
     for line in said.lines().filter(|line| line.contains("recovered ")) {
         output::note(line.trim_start_matches("forebay: "));
     }
@@ -150,11 +164,11 @@ fn start(
 }
 
 /// Starts a command of this program in the background, and waits until it says on its standard output that it is ready. What it says
-/// otherwise goes to the session's log; returned is what it has said there so far.
+/// otherwise goes to the session's log; returned is what it has said there so far, and the process.
 ///
 /// # Errors
 /// The last that it has said.
-pub fn launch(mut command: Command, config: &Config) -> Result<String, String> {
+pub fn launch(mut command: Command, config: &Config) -> Result<(String, Child), String> {
     let log = open_log(config).map_err(|error| format!("no log can be written: {error}"))?;
     let reader = log.try_clone();
     let reader = reader.map_err(|error| format!("the log cannot be read: {error}"))?;
@@ -181,7 +195,7 @@ pub fn launch(mut command: Command, config: &Config) -> Result<String, String> {
         let last = said.lines().last().unwrap_or("it said nothing");
         return Err(last.trim_start_matches("forebay: ").to_owned());
     }
-    Ok(said)
+    Ok((said, child))
 }
 
 /// What a daemon without a terminal says goes to a file beside what recovery keeps.

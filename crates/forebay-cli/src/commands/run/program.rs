@@ -102,16 +102,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// now and then.
 pub fn wait(pid: Pid, held: &Held, mut look_around: impl FnMut()) -> End {
     let mut stops = Stops::default();
+    let mut looked = Instant::now();
     loop {
         if let Some(end) = look(pid, &mut stops) {
             return end;
+        }
+        // Signals may come without a pause: where we are the first process, with each end of any.
+        if looked.elapsed() >= LOOK_EVERY {
+            look_around();
+            looked = Instant::now();
         }
         let Some(Taken {
             signal,
             from_kernel,
         }) = held.wait_for(LOOK_EVERY)
         else {
-            look_around();
             continue;
         };
         match signal {
@@ -173,11 +178,14 @@ impl Stops {
     }
 }
 
-/// Whether it has ended.
+/// Whether it has ended. The first process of a namespace is the parent of all whose own have ended, and takes their ends as well, as nobody
+/// else does.
 fn look(pid: Pid, stops: &mut Stops) -> Option<End> {
+    let whose = (!getpid().is_init()).then_some(pid);
     loop {
-        match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        match waitpid(whose, WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(None) => return None,
+            Ok(Some((other, _))) if other != pid => {}
             Ok(Some((_, status))) => {
                 if let Some(code) = status.exit_status() {
                     return Some(End::Code(code as u8));
