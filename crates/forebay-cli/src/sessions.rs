@@ -82,7 +82,7 @@ pub fn note_lost_name(session: &Session, is_told: &mut bool) {
     }
     *is_told = true;
     output::note(format_args!(
-        "{} has been removed while its session lives (logind does so when a user has logged out: RemoveIPC): the session writes          what it owes, and its files are the kernel's from now on; end its programs, and begin another one",
+        "{} has been removed while its session lives (logind does so when a user has logged out: RemoveIPC): the session writes what it owes, and its files are the kernel's from now on; end its programs, and begin another one",
         output::path(session.arena_path().unwrap_or(Path::new("the arena")))
     ));
 }
