@@ -4,6 +4,7 @@ import errno
 import gc
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -273,3 +274,30 @@ def test_a_block_device_has_its_length(session, tmp_path):
             assert file.readall() == content
     finally:
         subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def test_a_signal_ends_an_opening_that_waits(session, path):
+    class Late(Exception):
+        pass
+
+    def late(*_):
+        calls.append(True)
+        # The first does not ask for an end: the opening goes on.
+        if len(calls) > 1:
+            raise Late
+
+    os.mkfifo(path)
+    calls = []
+    usual = signal.signal(signal.SIGALRM, late)
+    # A writer comes in the end, so that a test that fails does end.
+    writer = threading.Timer(10, lambda: os.close(os.open(path, os.O_RDWR)))
+    writer.start()
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    try:
+        with pytest.raises(Late):
+            session.open(path).close()
+        assert writer.is_alive()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+        writer.cancel()
