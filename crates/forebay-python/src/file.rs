@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use forebay::sys::forks::Owned;
 use forebay::{Error, File, Session};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyBytes, PyType};
 
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited, of_engine};
@@ -66,7 +66,14 @@ impl NativeFile {
     ) -> PyResult<Bound<'py, PyAny>> {
         // Memory for what there is, not for what is asked for.
         let size = if size > SMALL_BYTES {
-            let rest = self.size(py)?.saturating_sub(offset);
+            let told = self.size(py)?;
+            if told == 0 {
+                // Of what the kernel makes up only reads tell how much it is.
+                let range = offset..offset.saturating_add(size as u64);
+                let view = self.with(py, |file| file.view(range))?;
+                return Ok(PyBytes::new(py, &view).into_any());
+            }
+            let rest = told.saturating_sub(offset);
             size.min(usize::try_from(rest).unwrap_or(usize::MAX))
         } else {
             size

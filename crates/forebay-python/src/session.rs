@@ -14,6 +14,8 @@ use crate::exporter::object_of;
 use crate::file::NativeFile;
 use crate::window::Held;
 
+const EINTR: i32 = 4;
+
 /// What `forebay.Session` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativeSession {
@@ -70,10 +72,18 @@ impl NativeSession {
             .truncate(has('t'))
             .create(has('c'))
             .create_new(has('x'))
-            .mode(mode);
-        let opened = py.detach(|| session.open_file(&path, &options));
-        let file = opened.map_err(|e| of_engine(&e, Some(&path)))?;
-        NativeFile::new(file, session, path)
+            .mode(mode)
+            .interruptible(true);
+        loop {
+            match py.detach(|| session.open_file(&path, &options)) {
+                // As Python does: what waits goes on, unless a handler raises.
+                Err(error) if error.errno() == EINTR => py.check_signals()?,
+                opened => {
+                    let file = opened.map_err(|e| of_engine(&e, Some(&path)))?;
+                    return NativeFile::new(file, session, path);
+                }
+            }
+        }
     }
 
     /// A window of `nbytes` zeros, as an object of `kind`.

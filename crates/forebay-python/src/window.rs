@@ -3,7 +3,7 @@
 //! The window is in an `Arc` of its own: a call may go on without the GIL while another thread lets the object go.
 
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use forebay::Window;
 use forebay::sys::forks::Owned;
@@ -110,22 +110,29 @@ pub fn window_detach(window: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Empties a window and moves it to where a byte at `offset` lies in a file, unless arrays or buffers lie over it.
 #[pyfunction]
 pub fn window_slide(window: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
-    if held_by::<Held>(window)?.exports > 0 {
-        return Err(PyBufferError::new_err(
-            "arrays or buffers lie over this window, which would be elsewhere: let them go first",
-        ));
-    }
-    // With the GIL, so that nobody gets the memory that is about to go.
     let shared = Arc::clone(&held_by::<Held>(window)?.value.window);
     let held = shared.get().ok_or_else(|| inherited("window"))?;
-    let first = {
-        let mut window = held.lock().unwrap_or_else(PoisonError::into_inner);
-        let slid = window.slide(offset);
-        slid.map_err(|error| of_engine(&error, None))?;
-        window.as_mut_ptr().expose_provenance()
-    };
-    held_by::<Held>(window)?.value.first = first;
-    Ok(())
+    loop {
+        if held_by::<Held>(window)?.exports > 0 {
+            return Err(PyBufferError::new_err(
+                "arrays or buffers lie over this window, which would be elsewhere: let them go first",
+            ));
+        }
+        // With the GIL, so that nobody gets the memory that is about to go.
+        let mut slid = match held.try_lock() {
+            Ok(slid) => slid,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Another call is under way. Whoever has the GIL meanwhile may take a buffer.
+                window.py().detach(|| drop(held.lock()));
+                continue;
+            }
+        };
+        let done = slid.slide(offset);
+        done.map_err(|error| of_engine(&error, None))?;
+        held_by::<Held>(window)?.value.first = slid.as_mut_ptr().expose_provenance();
+        return Ok(());
+    }
 }
 
 /// Gives a window back, unless arrays or buffers lie over it. Nothing happens to one that has been given back.

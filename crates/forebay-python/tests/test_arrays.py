@@ -2,8 +2,10 @@
 
 import gc
 import io
+import json
 import random
 import sys
+import time
 
 import pytest
 
@@ -275,6 +277,24 @@ def test_what_the_format_does_not_have_is_not_written(session, path, names, meta
     with pytest.raises(error):
         forebay.safetensors.save_file({name: np.zeros(3) for name in names}, path, metadata, session)
     assert path.read_bytes() == b"what was there"
+
+
+@pytest.mark.parametrize("sides", [[(1 << 62) - 1] * 300_000, [1] * 65, [0] * 65], ids=["a long product", "ones", "zeros"])
+def test_a_shape_of_too_many_sides_is_refused_at_once(session, path, sides):
+    header = json.dumps({"tensor": {"dtype": "U8", "shape": sides, "data_offsets": [0, int(0 not in sides)]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(int(0 not in sides)))
+    begun = time.process_time()
+    with pytest.raises(ValueError, match="64 are the most"):
+        forebay.safetensors.load_file(path, session)
+    assert time.process_time() - begun < 5
+
+
+def test_a_shape_that_wants_more_than_there_is_is_refused(session, path):
+    sides = [(1 << 62) - 1] * 64
+    header = json.dumps({"tensor": {"dtype": "U8", "shape": sides, "data_offsets": [0, 1]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(1))
+    with pytest.raises(ValueError, match="has 1 bytes, which its shape does not make"):
+        forebay.safetensors.load_file(path, session)
 
 
 def test_tensors_lie_over_one_view(session, path):

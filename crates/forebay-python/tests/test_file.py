@@ -4,6 +4,7 @@ import errno
 import gc
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -237,3 +238,66 @@ def test_a_file_that_nobody_has_any_more_is_closed(session, path):
     file.write(b"bytes")
     del file
     assert path.read_bytes() == b"bytes" and session.stats()["dirty_bytes"] == 0
+
+
+@pytest.mark.parametrize("special", ["/proc/self/maps", "/proc/cpuinfo", "/proc/self/environ"])
+def test_what_the_kernel_makes_up_is_read_though_it_has_no_length(session, special):
+    with session.open(special) as file:
+        assert file.kernel_reason is not None and file.size() == 0
+        head = file.read_at(16, 0)
+        assert head and file.read_at(1 << 20, 0)[:16] == head
+        assert bytes(file.view(4, 8)) == head[4:12]
+        assert bytes(file.view())[:16] == head and file.readall()[:16] == head
+
+
+def test_a_device_gives_as_much_as_is_asked_for(session):
+    with session.open("/dev/zero") as file:
+        assert file.read_at(200_000, 5) == bytes(200_000)
+        assert bytes(file.view(5, 200_000)) == bytes(200_000)
+    with session.open("/dev/null") as file:
+        assert file.read_at(200_000, 0) == b"" == file.readall() == bytes(file.view())
+
+
+def test_a_block_device_has_its_length(session, tmp_path):
+    content = os.urandom(1 << 20)
+    (tmp_path / "image").write_bytes(content)
+    made = subprocess.run(["losetup", "--find", "--show", "--read-only", tmp_path / "image"], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"no loop device: {made.stderr.strip()}")
+    device = made.stdout.strip()
+    try:
+        with session.open(device) as file:
+            assert file.size() == file.seek(0, io.SEEK_END) == len(content)
+            assert file.read_at(1 << 62, 5) == content[5:]
+            assert bytes(file.view(5)) == content[5:]
+            file.seek(0)
+            assert file.readall() == content
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def test_a_signal_ends_an_opening_that_waits(session, path):
+    class Late(Exception):
+        pass
+
+    def late(*_):
+        calls.append(True)
+        # The first does not ask for an end: the opening goes on.
+        if len(calls) > 1:
+            raise Late
+
+    os.mkfifo(path)
+    calls = []
+    usual = signal.signal(signal.SIGALRM, late)
+    # A writer comes in the end, so that a test that fails does end.
+    writer = threading.Timer(10, lambda: os.close(os.open(path, os.O_RDWR)))
+    writer.start()
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    try:
+        with pytest.raises(Late):
+            session.open(path).close()
+        assert writer.is_alive()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+        writer.cancel()

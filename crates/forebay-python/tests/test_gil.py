@@ -9,7 +9,7 @@ import pytest
 import forebay
 
 
-# `Window.slide` keeps the GIL: nobody may get the memory that is about to go.
+# `Window.slide` keeps the GIL once it has the window: nobody may get the memory that is about to go.
 CALLS = ["read_at", "readinto_at", "write_at", "append", "sync", "view", "commit", "refill", "detach"]
 
 
@@ -81,3 +81,49 @@ def test_a_call_of_a_store_lets_others_run(tmp_path, call):
             "listdir": store.listdir,
         }
         assert lets_others_run(calls[call])
+
+
+def test_a_slide_that_waits_lets_others_run(session, path):
+    """And what others take of the window meanwhile keeps it where it is."""
+    done, gate, taken = [], threading.Lock(), []
+
+    def commits(file, window):
+        while not done:
+            # All of it is copied, as it lies elsewhere in its pages than in the file.
+            window.commit(file, 1, 0, 64 << 20)
+
+    def takes(window):
+        while not done:
+            with gate:
+                taken.append(memoryview(window))
+            time.sleep(0.01)
+
+    with session.open(path, "w+b") as file, session.window(64 << 20) as window:
+        threads = [threading.Thread(target=commits, args=(file, window)), threading.Thread(target=takes, args=(window,))]
+        usual, seen = sys.getswitchinterval(), False
+        gate.acquire()
+        for thread in threads:
+            thread.start()
+        sys.setswitchinterval(1000)
+        try:
+            until = time.monotonic() + 20
+            while not seen and time.monotonic() < until:
+                # One thread commits, the other one waits at the gate.
+                time.sleep(0.02)
+                gate.release()
+                try:
+                    window.slide(4096)
+                except BufferError:
+                    seen = True
+                gate.acquire()
+                while taken:
+                    taken.pop().release()
+        finally:
+            done.append(True)
+            sys.setswitchinterval(usual)
+            gate.release()
+        for thread in threads:
+            thread.join()
+        while taken:
+            taken.pop().release()
+        assert seen

@@ -373,7 +373,7 @@ impl File {
         }
     }
 
-    /// The length, bytes.
+    /// The length, bytes; a block device's is where it ends. The kernel says 0 of what it makes up (`/proc`) and of other devices, which have bytes all the same.
     ///
     /// # Errors
     /// The kernel's, for files that it serves.
@@ -388,9 +388,9 @@ impl File {
                         size => return size.map_err(Core::ended),
                     }
                 }
-                by_kernel(managed.file.metadata().map(|m| m.len()), "stat")
+                len_by_kernel(&managed.file)
             }
-            Kind::Kernel { file, .. } => by_kernel(file.metadata().map(|m| m.len()), "stat"),
+            Kind::Kernel { file, .. } => len_by_kernel(file),
         }
     }
 

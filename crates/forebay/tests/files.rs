@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay::config::{Route, RouteRule};
 use forebay::ids::ThreadId;
+use forebay::limits::FILE_BYTES_MAX;
 use forebay::member::table;
 use forebay::memory::threads;
 use forebay::sync::Ordering;
@@ -150,6 +151,20 @@ fn refusals_are_the_kernels() {
         assert_eq!(reads.set_len(0).map_err(errno), Err(libc::EINVAL), "{name}");
         assert_eq!(reads.write_at(b"x", 0).map_err(errno), Err(libc::EBADF));
         assert_eq!(writes.read_at(&mut [0], 0).map_err(errno), Err(libc::EBADF));
+    }
+}
+
+#[test]
+fn a_read_beyond_what_a_file_can_hold_finds_nothing() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    let file = open(&session, &dir.path().join("file"));
+    file.write_at(b"bytes", 0).expect("space");
+    assert_eq!(file.kernel_reason(), None);
+    for offset in [FILE_BYTES_MAX, FILE_BYTES_MAX + 1, u64::MAX - 1, u64::MAX] {
+        assert_eq!(file.read_at(&mut [0; 100], offset).expect("no bytes"), 0);
+        let view = file.view(offset..u64::MAX).expect("no bytes");
+        assert!(view.is_empty());
     }
 }
 

@@ -298,7 +298,8 @@ class File(io.RawIOBase):
         parts = []
         while True:
             rest = self._native.size() - self._position
-            part = self._native.read_at(max(rest, 1), self._position)
+            # The kernel tells no length of what it makes up (`/proc`), nor of devices that have no end.
+            part = self._native.read_at(rest if rest > 0 else io.DEFAULT_BUFFER_SIZE, self._position)
             if not part:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
             parts.append(part)

@@ -52,6 +52,8 @@ _ORDER = {name: place for place, name in enumerate(_KINDS)}
 _METADATA = "__metadata__"
 # As the format says: no header is longer.
 _HEADER_BYTES_MAX = 100_000_000
+# What numpy and torch have at most. The product of as many as a header has room for takes hours.
+_SIDES_MAX = 64
 
 
 class _Tensor(NamedTuple):
@@ -164,8 +166,10 @@ def _header(file: forebay.File) -> Tuple[List[_Tensor], int]:
         kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), offsets
         if kind not in _KINDS:
             raise ValueError(f"{file.name}: tensor {name!r} is of kind {kind}, which is not known here")
+        if len(shape) > _SIDES_MAX:
+            raise wrong(f"tensor {name!r} has {len(shape)} sides, where {_SIDES_MAX} are the most")
         if end - begin != math.prod(shape) * _KINDS[kind].nbytes:
-            raise wrong(f"tensor {name!r} has {end - begin} bytes where its shape wants {math.prod(shape) * _KINDS[kind].nbytes}")
+            raise wrong(f"tensor {name!r} has {end - begin} bytes, which its shape does not make")
         tensors.append(_Tensor(name, kind, shape, begin, end))
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
     at = 0

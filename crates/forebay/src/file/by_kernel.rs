@@ -1,9 +1,9 @@
 //! Calls of the kernel's, for files that it serves, with errors as the engine reports them.
 
 use std::fs;
-use std::io::IoSlice;
+use std::io::{IoSlice, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 
 use crate::error::{Error, Result};
 use crate::file::read::advise::Advise;
@@ -34,6 +34,17 @@ pub(super) fn advise_kernel(file: &fs::File, offset: u64, len: u64, advice: Advi
 
 pub(super) fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {
     result.map_err(|error| Error::device(operation, &error))
+}
+
+/// The length as the kernel has it: of a block device it tells none but by a seek to the end. Appends, which go by the position, fail there.
+pub(super) fn len_by_kernel(mut file: &fs::File) -> Result<u64> {
+    let len = file.metadata().and_then(|meta| {
+        if meta.file_type().is_block_device() {
+            return file.seek(SeekFrom::End(0));
+        }
+        Ok(meta.len())
+    });
+    by_kernel(len, "stat")
 }
 
 /// Moves all of `len` bytes by as many calls as that takes, since one moves 2 GiB less a page at most. `step`: what one call moves, from so

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::sys::file::open_once;
+
 /// Options for `Session::open_file`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -14,6 +16,7 @@ pub struct OpenOptions {
     create: bool,
     create_new: bool,
     mode: Option<u32>,
+    interruptible: bool,
 }
 
 impl OpenOptions {
@@ -64,6 +67,12 @@ impl OpenOptions {
         self
     }
 
+    /// A signal that is handled ends an opening that waits (for a pipe's other end, for a lease) with `EINTR`, instead of going on.
+    pub fn interruptible(&mut self, yes: bool) -> &mut Self {
+        self.interruptible = yes;
+        self
+    }
+
     pub(crate) fn reads(&self) -> bool {
         self.read
     }
@@ -83,12 +92,30 @@ impl OpenOptions {
     /// Opens the program's own descriptor. Truncation is left out: it goes through the engine, which may have bytes of the
     /// file in memory.
     pub(crate) fn open(&self, path: &Path) -> std::io::Result<fs::File> {
+        let mode = self.mode.unwrap_or(0o666);
+        if self.interruptible {
+            return open_once(path, self.flags(), mode).map(fs::File::from);
+        }
         fs::OpenOptions::new()
             .read(self.read)
-            .write(self.write || self.append)
+            .write(self.writes())
             .create(self.create)
             .create_new(self.create_new)
-            .mode(self.mode.unwrap_or(0o666))
+            .mode(mode)
             .open(path)
+    }
+
+    fn flags(&self) -> libc::c_int {
+        let access = match (self.read, self.writes()) {
+            (true, true) => libc::O_RDWR,
+            (false, true) => libc::O_WRONLY,
+            _ => libc::O_RDONLY,
+        };
+        let made = match (self.create_new, self.create) {
+            (true, _) => libc::O_CREAT | libc::O_EXCL,
+            (false, true) => libc::O_CREAT,
+            (false, false) => 0,
+        };
+        access | made
     }
 }

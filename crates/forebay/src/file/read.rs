@@ -122,6 +122,10 @@ unsafe fn read_so(
     if len < wanted && core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
         return Err(Halt::Kernel);
     }
+    // There are no segments beyond what a file can hold.
+    if len == 0 {
+        return Ok(0);
+    }
     let mut done = 0;
     for segment in segments(offset, len) {
         // All that could be has been read straight.

@@ -51,6 +51,9 @@ use crate::sys::memory::AlignedBytes;
 /// at most: frames are found, the device is read, the bytes are kept.
 const STEPS_MAX: u32 = 24;
 
+/// Room for a copy of what tells no length, bytes, at first.
+const UNTOLD_BYTES: usize = 64 << 10;
+
 /// The bytes of a range of a file, as they were when the view was taken. They stay so, whatever happens to the file.
 ///
 /// ```
@@ -184,21 +187,38 @@ impl File {
     }
 
     fn copy_of(&self, range: &Range<u64>) -> Result<View> {
-        let len = range.end.min(self.len()?).saturating_sub(range.start) as usize;
-        if len == 0 {
-            return Ok(nothing());
+        // No length does not say that there are no bytes (`File::len`): room is made as they come.
+        let (end, first) = match self.len()? {
+            0 => (i64::MAX as u64, UNTOLD_BYTES),
+            told => (told, usize::MAX),
+        };
+        let len = range.end.min(end).saturating_sub(range.start) as usize;
+        let (mut copy, mut room) = (nothing(), len.min(first));
+        while copy.len < room {
+            copy = self.copied(range.start, room, &copy)?;
+            if copy.len < room {
+                break;
+            }
+            room = room.saturating_mul(2).min(len);
         }
+        Ok(copy)
+    }
+
+    /// A copy of up to `room` bytes from `start` on, the first of which are known; fewer where the file ends.
+    fn copied(&self, start: u64, room: usize, known: &[u8]) -> Result<View> {
         // At the place in a page that the bytes have in the file: what is aligned there is aligned here.
-        let within = (range.start % PAGE_BYTES as u64) as usize;
-        let memory = AlignedBytes::try_new(within + len, PAGE_BYTES).ok_or(Error::NoMemory {
+        let within = (start % PAGE_BYTES as u64) as usize;
+        let memory = AlignedBytes::try_new(within + room, PAGE_BYTES).ok_or(Error::NoMemory {
             what: "a copy of the view's bytes",
         })?;
-        let bytes = memory.part(within, len).ptr;
+        let bytes = memory.part(within, room).ptr;
         // SAFETY: our own memory, initialised, of which nobody else knows yet.
-        let target = unsafe { std::slice::from_raw_parts_mut(bytes, len) };
-        let mut done = 0;
-        while done < len {
-            match self.read_at(&mut target[done..], range.start + done as u64)? {
+        let target = unsafe { std::slice::from_raw_parts_mut(bytes, room) };
+        let mut done = known.len();
+        target[..done].copy_from_slice(known);
+        while done < room {
+            match self.read_at(&mut target[done..], start + done as u64)? {
+                0 if done == 0 => return Ok(nothing()),
                 0 => break,
                 read => done += read,
             }

@@ -10,7 +10,8 @@ use super::{check, check_bytes, offset_of, retry};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Pieces that one vectored call takes (`UIO_MAXIOV`).
 pub const PIECES_MAX: usize = 1024;
@@ -29,6 +30,16 @@ const _: () = {
 /// Pieces as the kernel's type. Valid as long as `pieces` is.
 pub fn as_iovecs(pieces: &[Piece]) -> *const libc::iovec {
     pieces.as_ptr().cast()
+}
+
+/// Opens a file by one call, which a signal may end (`EINTR`).
+pub fn open_once(path: &Path, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: `path` is a C string of ours, initialised, alive and unshared during the call.
+    let raw = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) };
+    check(raw)?;
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Opens a new description of the file behind a descriptor, through `/proc/self/fd`, for reading and,
