@@ -37,7 +37,9 @@ mounts_make floor "$store" 1G mkfs.ext4 -q -F
 stalled=()
 for kind in xfs ext4 btrfs; do
     mkdir -p "$MOUNTS/floor/images"
-    mounts_make "on-floor-$kind" "$MOUNTS/floor/images" 310M "mkfs.$kind" -q
+    blocks=()
+    [[ $kind == ext4 ]] && blocks=(-b 4096)
+    mounts_make "on-floor-$kind" "$MOUNTS/floor/images" 310M "mkfs.$kind" -q "${blocks[@]}"
     stalled+=("$MOUNTS/on-floor-$kind=$MOUNTS/floor")
 done
 chattr +C "$MOUNTS/on-floor-btrfs"

@@ -355,14 +355,11 @@ impl Lent {
     /// Gives the first `count` bytes. How many, unless an error came before the first.
     fn commit(&mut self, count: usize) -> Option<Result<usize, Errno>> {
         let (window, _) = self.owned.get_mut()?;
-        window.truncate(count);
-        let done = window.commit();
-        let given = count - window.len();
+        let before = window.len();
+        let done = window.commit_first(count).map(|()| count);
+        let given = before - window.len();
         self.look();
-        Some(match given {
-            0 => done.map(|()| 0),
-            some => Ok(some),
-        })
+        Some(if given == 0 { done } else { done.or(Ok(given)) })
     }
 }
 

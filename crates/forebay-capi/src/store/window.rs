@@ -95,14 +95,16 @@ pub unsafe extern "C" fn forebay_store_window_commit(
     call(-1, || {
         // SAFETY: the caller's promise.
         let window = &mut unsafe { lent(window) }?.window;
-        if count > window.len() {
+        let before = window.len();
+        if count > before {
             return Err(Failure::invalid("the window does not have these bytes"));
         }
-        window.truncate(count);
-        let committed = window.commit();
-        match count - window.len() {
-            0 => committed.map(|()| 0).map_err(Failure::from),
-            some => Ok(some as isize),
+        match window.commit_first(count) {
+            Ok(()) => Ok(count as isize),
+            Err(error) => match before - window.len() {
+                0 => Err(error.into()),
+                some => Ok(some as isize),
+            },
         }
     })
 }

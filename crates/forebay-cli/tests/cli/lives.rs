@@ -168,6 +168,27 @@ fn a_daemon_whose_arena_is_removed_ends_well() {
     assert!(stderr.contains("nothing is owed"), "{stderr}");
 }
 
+/// Whose arena has that name now has the socket beside it as well.
+#[test]
+fn a_session_of_the_name_of_one_that_lost_its_arena_keeps_its_socket() {
+    let place = Place::new("again");
+    let mut first = place.daemon(&[]);
+    let socket = place.arena().with_extension("sock");
+    assert!(socket.exists());
+    std::fs::remove_file(&socket).expect("a socket");
+    std::fs::remove_file(place.arena()).expect("an arena");
+    assert!(first.first_line().contains("has been removed"));
+    let mut second = place.daemon(&[]);
+    first.signal(Signal::TERM);
+    let (status, stderr) = first.wait();
+    assert!(status.success(), "{stderr}");
+    assert!(socket.exists(), "the other session's");
+    second.signal(Signal::TERM);
+    let (status, stderr) = second.wait();
+    assert!(status.success(), "{stderr}");
+    assert!(!socket.exists(), "its own");
+}
+
 #[test]
 fn a_daemon_in_the_background_lets_its_caller_go_on() {
     let place = Place::new("background");

@@ -120,6 +120,20 @@ impl Window {
         Ok(())
     }
 
+    /// Writes the first `count` bytes, as [`Window::commit`] does, and gives the others back.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than there are, and those of [`Window::commit`]: the window has all that is not in the file then, also what was not asked for.
+    pub fn commit_first(&mut self, count: usize) -> Result<()> {
+        let others = self.length.checked_sub(count).ok_or(Errno::EINVAL)?;
+        self.length = count;
+        let committed = self.commit();
+        if committed.is_err() {
+            self.length += others;
+        }
+        committed
+    }
+
     /// These bytes are the file's; all but the last of them end with a page.
     fn advance(&mut self, part: usize) {
         let pages = (self.offset + part as u64).div_ceil(BLOCK as u64) - self.offset / BLOCK as u64;

@@ -117,6 +117,27 @@ fn a_file_that_is_written_in_order_is_one_slice() {
 }
 
 #[test]
+fn a_window_has_all_that_a_failed_commit_has_not_given() {
+    let (_, store, file) = store(1500);
+    let mut window = store.window(file, 5, 3 * PAGE).expect("a window");
+    window.fill(9);
+    assert_eq!(window.commit_first(4 * PAGE), Err(Errno::EINVAL));
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(window.commit_first(PAGE), Err(Errno::EROFS));
+    assert_eq!(&*window, [9; 3 * PAGE]);
+}
+
+#[test]
+fn the_first_bytes_of_a_window_are_committed_alone() {
+    let (_, store, file) = store(1500);
+    let mut window = store.window(file, 5, 3 * PAGE).expect("a window");
+    window.fill(9);
+    assert_eq!(window.commit_first(PAGE), Ok(()));
+    assert!(window.is_empty());
+    assert_eq!(store.getattr(file).map(|is| is.size), Ok(5 + PAGE as u64));
+}
+
+#[test]
 fn a_window_is_the_file_when_it_is_committed_and_nothing_before() {
     let (medium, store, file) = store(1500);
     let before = content(1, 30_000);

@@ -42,15 +42,17 @@ export! {
         if pipes::is_pipe(to) {
             return pipes::send((from, offset), start, to, count, 0, &|| real(count));
         }
+        let is_file = files::numbers(to).is_some();
         let moved = carry(count, |bytes, len, done| {
             // SAFETY: memory of ours.
             let got = unsafe { pread64(from, bytes.cast(), len, start + done as off_t) };
             if got <= 0 {
                 return (got, got);
             }
-            // Once: a signal may have ended the wait for a socket, and another one would not end.
-            // SAFETY: as much of it as was read.
-            (got, unsafe { write(to, bytes.cast(), got as usize) })
+            // SAFETY: as much of it as was read, or of what is left of that.
+            let write = |done, len| unsafe { write(to, bytes.add(done).cast(), len) };
+            // To a socket once: a signal may have ended the wait for it, and another one would not end.
+            (got, if is_file { put(got, write) } else { write(0, got as usize) })
         });
         advance(from, offset, start, moved);
         moved

@@ -235,6 +235,7 @@ fn same_by(case: &str, library: &Path, bug: Option<&str>, check: impl FnOnce(&Se
             .env("LD_PRELOAD", library)
             .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
             .env("FOREBAY_LARGE_FILE_BYTES", "0")
+            .env("FOREBAY_KERNEL_AFTER_HOLES", "0")
             .env("FOREBAY_MANAGE_STORES", "true")
             .env("FOREBAY_SESSION", &name);
         if let Some(bug) = bug {

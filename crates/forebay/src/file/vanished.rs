@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::device::{Cached, DeviceFile};
 use crate::file::core::Core;
 use crate::file::settle;
-use crate::flush::Scope;
+use crate::flush::{Outcome, Scope};
 use crate::ids::FileId;
 use crate::member::gone::forget;
 use crate::member::presence::has_keeper;
@@ -50,46 +50,59 @@ fn note(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile
         return;
     }
     if flags.fetch_or(VANISHED, Ordering::AcqRel) & VANISHED != 0 {
-        drop_owed(shared, me, id, &device);
+        // Where that fails the bytes are written.
+        drop_owed(shared, me, id, &device, Scope::SYNC);
     }
 }
 
-/// A file under this keeper's lease is about to be written: one that no name leads to is dropped instead, and its space is free the sooner.
+/// A file under this keeper's lease is about to be written: one that no name leads to is dropped instead, and its space is free the sooner. As much of
+/// it as `scope` says: others wait for the thread. `None`: it has a name, or it has to be written.
 pub fn drop_if_nameless(
     shared: &Arc<Shared>,
     me: Me<'_>,
     id: FileId,
     device: &Arc<dyn DeviceFile>,
-) {
+    scope: Scope,
+) -> Option<Outcome> {
     let entry = shared.arena.file_unchecked(id);
-    if entry.owed_pages.load(Ordering::Acquire) != 0
-        && matches!(device.stat(), Ok(stat) if stat.links == 0)
-    {
-        drop_owed(shared, me, id, device);
-    }
+    let is_nameless = entry.owed_pages.load(Ordering::Acquire) != 0
+        && matches!(device.stat(), Ok(stat) if stat.links == 0);
+    let outcome = is_nameless.then(|| drop_owed(shared, me, id, device, scope))?;
+    outcome.errno.is_none().then_some(outcome)
 }
 
-fn drop_owed(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: &Arc<dyn DeviceFile>) {
+fn drop_owed(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    id: FileId,
+    device: &Arc<dyn DeviceFile>,
+    scope: Scope,
+) -> Outcome {
     let core = Core {
         shared: Arc::clone(shared),
         id,
         device: Arc::clone(device),
     };
-    // Where that fails the bytes are written.
-    if put_into_cache(&core, me) {
+    let outcome = into_cache(&core, me, scope);
+    if outcome.errno.is_none() && core.entry().owed_pages.load(Ordering::Acquire) == 0 {
         me.count(Counter::FilesVanished as usize, 1);
     }
+    outcome
 }
 
 /// Nobody has the file open, as a lease says, and no name leads to it; yet somebody may come to it, by a descriptor that only names
 /// it (`O_PATH`), or because it is mounted somewhere. The kernel knows: it is given what is owed, and drops it with the file.
 /// Whether nothing is owed any more.
 pub fn put_into_cache(core: &Core, me: Me<'_>) -> bool {
+    let flushed = into_cache(core, me, Scope::SYNC).errno.is_none();
+    flushed && core.entry().owed_pages.load(Ordering::Acquire) == 0
+}
+
+fn into_cache(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
     let core = Core {
         shared: Arc::clone(&core.shared),
         id: core.id,
         device: Arc::new(Cached::new(&core.device)),
     };
-    let flushed = settle::flush(&core, me, Scope::SYNC).errno.is_none();
-    flushed && core.entry().owed_pages.load(Ordering::Acquire) == 0
+    settle::flush(&core, me, scope)
 }

@@ -117,13 +117,15 @@ impl Leased {
             if planted!(EarlyRelease) {
                 device.give_lease_up();
             }
-            vanished::drop_if_nameless(shared, me, id, &device);
             // Waits for nobody who has something of a file in flight.
+            let at_once = Scope::some(PAGES_AT_ONCE);
+            let dropped = vanished::drop_if_nameless(shared, me, id, &device, at_once);
             let scope = Scope::some(match flags_of(shared, id) & HURRY {
                 0 if !streams::owes_too_much(shared) => PAGES_AT_LEISURE,
                 _ => PAGES_AT_ONCE,
             });
-            let outcome = shared.flush_with(flusher, me, id, &device, scope);
+            let outcome =
+                dropped.unwrap_or_else(|| shared.flush_with(flusher, me, id, &device, scope));
             if go_on(shared, me, id, device, outcome) {
                 return true;
             }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -66,6 +67,8 @@ impl Client {
 pub struct Desk {
     listener: OwnedFd,
     path: PathBuf,
+    /// Device and inode of the socket's name.
+    named: Option<(u64, u64)>,
     clients: Vec<Client>,
     /// The last client's key.
     last_key: u64,
@@ -85,6 +88,7 @@ impl Desk {
         Ok(Desk {
             spare: listener.try_clone().ok(),
             listener,
+            named: name_of(&path),
             path,
             clients: Vec::new(),
             last_key: 0,
@@ -145,8 +149,17 @@ impl Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        // Where the session's names were removed below it, another one may have begun that has them now.
+        if self.named.is_some() && self.named == name_of(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Which file a name leads to.
+fn name_of(path: &Path) -> Option<(u64, u64)> {
+    let is = std::fs::symlink_metadata(path).ok()?;
+    Some((is.dev(), is.ino()))
 }
 
 /// Has the flushers write what a file owes, unless it is under a lease: then they do anyway. Until the file's descriptors are there, which the

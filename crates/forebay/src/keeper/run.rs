@@ -23,6 +23,7 @@ use crate::keeper::unfinished::{
 use crate::keeper::{closing, nameless, outsiders, repair};
 use crate::member::again::{adopt, adopt_owed_files};
 use crate::member::lacks::lacks_anything;
+use crate::member::presence;
 use crate::member::shared::Shared;
 use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
@@ -38,6 +39,13 @@ const IDLE_TICK: Duration = Duration::from_millis(50);
 const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 /// How often memory pressure is looked at.
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);
+
+/// None where the arena's name has been removed: another session may have it now, and its socket lies there.
+fn desk_of(shared: &Shared) -> Option<Desk> {
+    let path = shared.arena_path.as_deref()?;
+    let is_there = !presence::is_nameless(shared);
+    is_there.then(|| Desk::open(path).ok()).flatten()
+}
 
 /// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
 /// its files over then would not try again.
@@ -57,8 +65,7 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
     {
         return false;
     }
-    let path = shared.arena_path.as_deref();
-    *desk = path.and_then(|path| Desk::open(path).ok());
+    *desk = desk_of(shared);
     // First: nobody takes this process's descriptors by an earlier keeper's number.
     superblock.listener.store(0, Ordering::Release);
     superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
@@ -148,10 +155,7 @@ impl House {
 
     fn serve(&mut self, shared: &Arc<Shared>, pause: Duration) {
         if self.desk.is_none() {
-            self.desk = shared
-                .arena_path
-                .as_deref()
-                .and_then(|path| Desk::open(path).ok());
+            self.desk = desk_of(shared);
         }
         match &mut self.desk {
             Some(desk) => desk.serve(shared, pause.as_millis() as i32),

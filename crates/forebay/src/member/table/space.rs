@@ -12,7 +12,7 @@ pub(super) fn may_have_holes(device: &dyn DeviceFile, stat: &DeviceStat) -> bool
 }
 
 /// A clone that somebody has made since has its space in common with the file, and changes none of its times: the first to write to the file
-/// looks, by one call. Where that does not tell of all of it, writes ask for theirs.
+/// looks, by one call for each 32 extents. Where that does not tell, writes ask for theirs.
 pub(super) fn note_clones(entry: &FileEntry, device: &dyn DeviceFile) {
     entry.solid.store(0, Ordering::Release);
     let is_known = entry.flags.load(Ordering::Acquire) & HOLEY != 0;
@@ -21,7 +21,7 @@ pub(super) fn note_clones(entry: &FileEntry, device: &dyn DeviceFile) {
     if is_known || !is_first || end == 0 || !device.may_share_space() {
         return;
     }
-    if device.allocated_to(0, end).map_or(true, |to| to < end) {
+    if !device.is_allocated(0, end).unwrap_or(false) {
         entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
     }
 }
