@@ -319,7 +319,8 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
 /// nobody holds outsiders up.
 fn is_of_others(core: &Core, stat: &DeviceStat, size: u64) -> bool {
     let known = core.entry().witness(core.shared.arena.counts().threads);
-    // What a change of ours has left is known as it is, or not at all.
+    // What a change of ours has left is known as it is, or not at all: then it is taken for ours. A guard that holds outsiders up lets nobody come before
+    // this has been done (`keeper::outsiders::mend::is_known`).
     known.is_some_and(|[len, ..]| stat.len > size && len <= size || stat.len < size && len >= size)
 }
 
