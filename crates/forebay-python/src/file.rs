@@ -1,23 +1,21 @@
 //! An open file, as Python has it: positional calls, each with the GIL released.
 
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
 
-use forebay::sys::forks::Owned;
 use forebay::{Error, File, Session};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
 use crate::buffer::{Buffer, filled};
-use crate::errors::{closed, inherited, of_engine};
+use crate::errors::of_engine;
 use crate::exporter::object_of;
+use crate::handle::Handle;
 use crate::view::Viewed;
 
 /// What `forebay.File` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativeFile {
-    /// Calls hold it for reading, and closing waits for them.
-    owned: Owned<RwLock<Option<Opened>>>,
+    opened: Handle<Opened>,
     path: PathBuf,
 }
 
@@ -33,8 +31,8 @@ impl NativeFile {
             file,
             _session: session,
         };
-        match Owned::new(RwLock::new(Some(opened))) {
-            Ok(owned) => Ok(NativeFile { owned, path }),
+        match Handle::new(opened, "file") {
+            Ok(opened) => Ok(NativeFile { opened, path }),
             Err(error) => Err(of_engine(&Error::from(error), Some(&path))),
         }
     }
@@ -45,12 +43,7 @@ impl NativeFile {
         py: Python<'_>,
         work: impl FnOnce(&File) -> forebay::Result<T> + Send,
     ) -> PyResult<T> {
-        let owned = self.owned.get().ok_or_else(|| inherited("file"))?;
-        let done = py.detach(|| {
-            let held = owned.read().unwrap_or_else(PoisonError::into_inner);
-            held.as_ref().map(|opened| work(&opened.file))
-        });
-        let result = done.ok_or_else(|| closed("file"))?;
+        let result = self.opened.with(py, |opened| work(&opened.file))?;
         result.map_err(|error| of_engine(&error, Some(&self.path)))
     }
 }
@@ -141,7 +134,7 @@ impl NativeFile {
 
     /// Hands everything to the device. Nothing happens to what belongs to a parent.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.owned.is_ours() {
+        if !self.opened.is_ours() {
             return Ok(());
         }
         self.with(py, File::flush)
@@ -165,14 +158,10 @@ impl NativeFile {
 
     /// Closes, after the calls that are under way. Nothing happens to what belongs to a parent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(owned) = self.owned.get() else {
-            return Ok(());
-        };
-        let closed = py.detach(|| {
-            let mut held = owned.write().unwrap_or_else(PoisonError::into_inner);
-            held.take().map_or(Ok(()), |opened| opened.file.close())
-        });
-        closed.map_err(|error| of_engine(&error, Some(&self.path)))
+        let closed = self.opened.close(py, |opened| opened.file.close());
+        closed
+            .unwrap_or(Ok(()))
+            .map_err(|error| of_engine(&error, Some(&self.path)))
     }
 }
 

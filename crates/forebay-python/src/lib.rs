@@ -8,6 +8,7 @@ mod buffer;
 mod errors;
 mod exporter;
 mod file;
+mod handle;
 mod pool;
 mod session;
 mod store;

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited};
+use crate::handle::Handle;
 
 /// `EBADF` and `EINVAL`: what a session's file answers when it is not open for a call.
 const EBADF: i32 = 9;
@@ -82,7 +83,7 @@ impl NativePool {
         let bytes = path.as_os_str().as_bytes();
         let open = self.with(py, bytes, |files| files.open(bytes, options))?;
         Ok(NativePoolFile {
-            owned: Owned::new(RwLock::new(Some(open)))?,
+            open: Handle::new(open, "file")?,
             is_written: AtomicBool::new(false),
             reads: has('r'),
             writes: has('w') || has('a'),
@@ -135,9 +136,8 @@ impl NativePool {
 /// What `forebay.PoolFile` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativePoolFile {
-    /// Calls hold it for reading, and closing waits for them.
-    owned: Owned<RwLock<Option<Open>>>,
-    /// Something was written that no sync has begun after. Changed by calls that hold `owned`: so whoever closes knows of all of them.
+    open: Handle<Open>,
+    /// Something was written that no sync has begun after. Changed by calls that hold `open`: so whoever closes knows of all of them.
     is_written: AtomicBool,
     reads: bool,
     writes: bool,
@@ -152,12 +152,7 @@ impl NativePoolFile {
         py: Python<'_>,
         work: impl FnOnce(&Open) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        let owned = self.owned.get().ok_or_else(|| inherited("file"))?;
-        let done = py.detach(|| {
-            let held = owned.read().unwrap_or_else(PoisonError::into_inner);
-            held.as_ref().map(work)
-        });
-        let result = done.ok_or_else(|| closed("file"))?;
+        let result = self.open.with(py, work)?;
         result.map_err(|error| failed(error, &self.path))
     }
 
@@ -261,15 +256,14 @@ impl NativePoolFile {
 
     /// Closes, after the calls that are under way. What was written is synced: it would go with this process else.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(owned) = self.owned.get() else {
-            return Ok(());
-        };
-        let closed = py.detach(|| {
-            let mut held = owned.write().unwrap_or_else(PoisonError::into_inner);
-            let is_written = self.is_written.swap(false, Ordering::Relaxed);
-            let open = held.take().filter(|_| is_written);
-            open.map_or(Ok(()), |open| open.sync())
+        let closed = self.open.close(py, |open| {
+            match self.is_written.swap(false, Ordering::Relaxed) {
+                true => open.sync(),
+                false => Ok(()),
+            }
         });
-        closed.map_err(|error| failed(error, &self.path))
+        closed
+            .unwrap_or(Ok(()))
+            .map_err(|error| failed(error, &self.path))
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::sys::forks::Owned;
@@ -20,6 +20,7 @@ use pyo3::types::PyType;
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited};
 use crate::exporter::{Exports, held_by, object_of, put_back, release, take};
+use crate::handle::Handle;
 use crate::view::{Stored, Viewed};
 
 fn failed(error: Errno, path: &Path) -> PyErr {
@@ -61,7 +62,7 @@ pub fn store_create(
 /// What `forebay.Store` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativeStore {
-    owned: Owned<RwLock<Option<Arc<Files>>>>,
+    files: Handle<Arc<Files>>,
     path: PathBuf,
 }
 
@@ -72,12 +73,7 @@ impl NativeStore {
         path: &Path,
         work: impl FnOnce(&Arc<Files>) -> Result<T, Errno> + Send,
     ) -> PyResult<T> {
-        let owned = self.owned.get().ok_or_else(|| inherited("store"))?;
-        let done = py.detach(|| {
-            let held = owned.read().unwrap_or_else(PoisonError::into_inner);
-            held.as_ref().map(work)
-        });
-        let result = done.ok_or_else(|| closed("store"))?;
+        let result = self.files.with(py, work)?;
         result.map_err(|error| failed(error, path))
     }
 }
@@ -103,9 +99,8 @@ impl NativeStore {
         };
         let opened = py.detach(|| Store::open(&path, options));
         let store = opened.map_err(|error| not_opened(&error, &path))?;
-        let files = Files::new(store, uid, gid);
-        let owned = Owned::new(RwLock::new(Some(files)))?;
-        Ok(NativeStore { owned, path })
+        let files = Handle::new(Files::new(store, uid, gid), "store")?;
+        Ok(NativeStore { files, path })
     }
 
     /// `how` as of a session.
@@ -128,8 +123,8 @@ impl NativeStore {
         };
         let bytes = path.as_os_str().as_bytes();
         let open = self.with(py, &path, |files| files.open(bytes, options))?;
-        let owned = Owned::new(RwLock::new(Some(open)))?;
-        Ok(NativeStoreFile { owned, path })
+        let open = Handle::new(open, "file")?;
+        Ok(NativeStoreFile { open, path })
     }
 
     /// Names in a directory.
@@ -176,14 +171,10 @@ impl NativeStore {
 
     /// Syncs, and closes once its files are closed. Nothing happens to what belongs to a parent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(owned) = self.owned.get() else {
-            return Ok(());
-        };
-        let done = py.detach(|| {
-            let files = owned.write().unwrap_or_else(PoisonError::into_inner).take();
-            files.map_or(Ok(()), Files::close)
-        });
-        done.map_err(|error| failed(error, &self.path))
+        let closed = self.files.close(py, Files::close);
+        closed
+            .unwrap_or(Ok(()))
+            .map_err(|error| failed(error, &self.path))
     }
 }
 
@@ -193,8 +184,7 @@ type Facts = ((u32, u64, u32, u32, u32, u64), (i128, i128, i128));
 /// What `forebay.StoreFile` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativeStoreFile {
-    /// Calls hold it for reading, and closing waits for them.
-    owned: Owned<RwLock<Option<Open>>>,
+    open: Handle<Open>,
     path: PathBuf,
 }
 
@@ -204,12 +194,7 @@ impl NativeStoreFile {
         py: Python<'_>,
         work: impl FnOnce(&Open) -> Result<T, Errno> + Send,
     ) -> PyResult<T> {
-        let owned = self.owned.get().ok_or_else(|| inherited("file"))?;
-        let done = py.detach(|| {
-            let held = owned.read().unwrap_or_else(PoisonError::into_inner);
-            held.as_ref().map(work)
-        });
-        let result = done.ok_or_else(|| closed("file"))?;
+        let result = self.open.with(py, work)?;
         result.map_err(|error| failed(error, &self.path))
     }
 }
@@ -312,14 +297,10 @@ impl NativeStoreFile {
 
     /// Closes, after the calls that are under way. Nothing happens to what belongs to a parent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(owned) = self.owned.get() else {
-            return Ok(());
-        };
-        let done = py.detach(|| {
-            let open = owned.write().unwrap_or_else(PoisonError::into_inner).take();
-            open.map_or(Ok(()), Open::close)
-        });
-        done.map_err(|error| failed(error, &self.path))
+        let closed = self.open.close(py, Open::close);
+        closed
+            .unwrap_or(Ok(()))
+            .map_err(|error| failed(error, &self.path))
     }
 }
 
