@@ -4,7 +4,9 @@
 //! That is evidence of the kernel's: a program gets the mapping before it opens its first file, a forked child has its parent's, and
 //! nobody has it any more after executing a program without the library. A process that has nothing of any file mapped is in the middle of
 //! executing a program, or of its end: its memory is another already, and its descriptors are about to be closed. One that ends uses
-//! nothing any more, however long its memory takes to be given back; one that executes a program is looked at again. So is a member with a descriptor that its library does not know: it may be about to.
+//! nothing any more, however long its memory takes to be given back; one that executes a program is looked at again. So is a member with a
+//! descriptor that its library does not know: it may be about to. And so is a process that joins the session while it is looked at: its
+//! mappings were read before it had the arena's, its descriptors after it had opened a file.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -95,7 +97,17 @@ fn look(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> io::Result<HashSet<(
 type Uses = (Vec<(u64, u64)>, bool);
 
 fn used_by(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64), look: u32) -> io::Result<Uses> {
-    let mapped = mapped(pid, wanted, arena)?;
+    used_with(mapped(pid, wanted, arena)?, pid, wanted, arena, look)
+}
+
+/// As [`used_by`]. The process had this mapped a moment ago.
+fn used_with(
+    mapped: Mapped,
+    pid: u32,
+    wanted: &Wanted<'_>,
+    arena: (u64, u64),
+    look: u32,
+) -> io::Result<Uses> {
     let mut used = mapped.wanted;
     if !mapped.is_member {
         if !mapped.has_program && is_ending(pid) {
@@ -106,7 +118,8 @@ fn used_by(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64), look: u32) -> io::R
                 });
         }
         used.extend(open(pid, wanted)?.into_iter().map(|(_, inode)| inode));
-        let is_certain = mapped.has_program || used.is_empty();
+        let is_certain =
+            used.is_empty() || mapped.has_program && !self::mapped(pid, wanted, arena)?.is_member;
         return Ok((used, is_certain));
     }
     // Programs that are members by the engine's own interfaces say themselves what is managed.
@@ -285,6 +298,7 @@ impl<'a> Line<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::os::unix::fs::MetadataExt;
     use std::process::{Command, Stdio};
 
@@ -357,6 +371,50 @@ mod tests {
             std::thread::sleep(LOOK_PAUSE);
             is_ending(thread)
         })
+    }
+
+    /// Its mappings are read first, then its descriptors: it may join in between.
+    #[test]
+    fn who_joins_meanwhile_is_looked_at_again() {
+        let (arena, file) = (stand_in_file(), stand_in_file());
+        let (arena_inode, inode) = (numbers(&arena), numbers(&file));
+        let program = "import mmap, sys, time\n\
+            arena = mmap.mmap(0, 4096)\n\
+            print(flush=True)\n\
+            time.sleep(60)";
+        let mut member = Command::new("python3")
+            .args(["-c", program])
+            .stdin(arena.reopen().expect("opened again"))
+            .stdout(Stdio::piped())
+            .stderr(file.reopen().expect("opened again"))
+            .spawn()
+            .expect("python3");
+        let mut line = [0];
+        let output = member.stdout.as_mut().expect("piped");
+        output.read_exact(&mut line).expect("it has the arena");
+        let inodes = HashSet::from([inode]);
+        let wanted = Wanted::new(&inodes);
+        let before = || Mapped {
+            has_program: true,
+            ..Mapped::default()
+        };
+        let of = |arena| used_with(before(), member.id(), &wanted, arena, 0).expect("seen");
+        assert_eq!(of(arena_inode), (vec![inode], false));
+        assert_eq!(of((0, 0)), (vec![inode], true));
+        assert!(used_outside(&inodes, arena_inode).is_empty());
+        member.kill().expect("killed");
+        member.wait().expect("its end");
+    }
+
+    fn stand_in_file() -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(4096).expect("a length");
+        file
+    }
+
+    fn numbers(file: &tempfile::NamedTempFile) -> (u64, u64) {
+        let seen = file.as_file().metadata().expect("stat");
+        (seen.dev(), seen.ino())
     }
 
     #[test]
