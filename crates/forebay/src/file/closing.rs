@@ -83,6 +83,7 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         // One that the keeper is not done with would be taken for the lease that he is giving up.
         && entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | LEASED) == 0
         && entry.failures.load(Ordering::Relaxed) == 0
+        && !settle::is_left_changing(core, me)
         && errors::sequence(entry) == seen.load(Relaxed)
         && entry.size.load(Ordering::Acquire) <= limits::file_bytes();
     let keeper_has_it = shared.reaches_keepers()

@@ -290,8 +290,12 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
     }
     let (_stop, operation) = alone(core, me)?;
     let size = entry.size.load(Ordering::Acquire);
+    let threads = core.shared.arena.counts().threads;
+    let known = entry.witness(threads);
     let stat = core.device.stat().map_err(|e| Error::device("stat", &e))?;
-    if is_of_others(core, &stat, size) {
+    // Both are of one moment, or nothing is known: a flush may have ended in between.
+    let known = known.filter(|_| entry.witness(threads) == known);
+    if is_of_others(core, &stat, size, known) {
         entry.flags.fetch_and(!EXCEEDING, Ordering::AcqRel);
         return Ok(());
     }
@@ -314,14 +318,20 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Whether somebody from outside has given the device file its length since our last change: then that is how long it is, and whoever opens it next
-/// finds so. A member that dies while it only reads leaves the same mark as one that dies while it writes past the end, and until it is found dead
-/// nobody holds outsiders up.
-fn is_of_others(core: &Core, stat: &DeviceStat, size: u64) -> bool {
-    let known = core.entry().witness(core.shared.arena.counts().threads);
-    // What a change of ours has left is known as it is, or not at all: then it is taken for ours. A guard that holds outsiders up lets nobody come before
-    // this has been done (`keeper::outsiders::mend::is_known`).
-    known.is_some_and(|[len, ..]| stat.len > size && len <= size || stat.len < size && len >= size)
+/// Whether somebody from outside has given the device file its length since our last change, or may have made it longer: then that is how long it
+/// is, and whoever opens it next finds so. A member that dies while it only reads leaves the same mark as one that dies while it writes past the
+/// end, and until it is found dead nobody holds outsiders up. `known`: what the device file was like after our last change.
+fn is_of_others(core: &Core, stat: &DeviceStat, size: u64, known: Option<[u64; 3]>) -> bool {
+    // What the session's programs see goes while any of them has the file open.
+    let unused = || !core.shared.is_open(core.id);
+    match known {
+        Some([len, mtime_ns, _]) if stat.len > size => {
+            len <= size || stat.len != len || stat.mtime_ns != mtime_ns && unused()
+        }
+        Some([len, ..]) => stat.len < size && len >= size,
+        // Somebody has died at a change. What that has left beyond the end is a part of what a program was writing: it harms less than a cut.
+        None => stat.len > size && unused(),
+    }
 }
 
 /// Makes the device file as long as the file while bytes are owed: who looks from outside sees the length that it will have.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use crate::device::{Cached, DeviceFile};
 use crate::error::{Error, Result, errno_of};
@@ -10,19 +11,23 @@ use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
 use crate::file::{closing, resize, write};
 use crate::flush::{Outcome, Scope, errors};
-use crate::ids::FileId;
+use crate::ids::{FileId, ThreadId};
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
 use crate::member::again;
 use crate::member::guard;
 use crate::member::left;
 use crate::member::{given, table};
 use crate::memory::files::{ASKED, FileEntry, VIEWED};
-use crate::memory::threads::{Me, stop_file};
+use crate::memory::threads::{self, Me, stop_file};
 use crate::stats::Counter;
+use crate::sync::time::Instant;
 use crate::sync::{Ordering, planted};
 
 /// Pages that are passed on into the kernel's cache at most.
 const PASSED_PAGES_MAX: u64 = PASSED_BYTES_MAX / PAGE_BYTES as u64;
+
+/// How long a close waits for a repair.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How much a sync promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +141,32 @@ fn pass_on(core: &Core, me: Me<'_>) -> Outcome {
     flush(core, me, Scope::SYNC)
 }
 
+/// Whether somebody has died changing the file, and nobody has repaired that yet.
+pub fn is_left_changing(core: &Core, me: Me<'_>) -> bool {
+    let is_dead = |thread| thread != ThreadId::NOBODY && threads::is_gone(me.arena, thread);
+    let threads = me.arena.counts().threads;
+    core.entry().is_changed_by(threads, is_dead)
+}
+
+/// Once a file is closed outsiders change it. A repair that comes after that could not tell their doing from that of the dead, so a close waits
+/// for it, though not for a program that is stopped.
+fn await_repair(core: &Core, me: Me<'_>) {
+    if !is_left_changing(core, me) {
+        return;
+    }
+    let begun = Instant::now();
+    // The first wait asks for a repair.
+    for round in 8.. {
+        me.wait(round);
+        if !is_left_changing(core, me) || begun.elapsed() > REPAIR_PATIENCE {
+            return;
+        }
+    }
+}
+
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
 pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
+    await_repair(core, me);
     let settled = settle(core, me, durability, seen);
     close_settled(core, me);
     settled
@@ -146,6 +175,7 @@ pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) 
 /// As [`close`], of a file to which somebody from outside may just have come: it is the kernel's, and what is reserved beyond its end stays, since who
 /// appends there would lose by the cut.
 pub fn close_to_kernel(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
+    await_repair(core, me);
     let settled = settle(core, me, Durability::Kernel, seen);
     to_kernel_if_flushed(me, core.id, given::OUTSIDER);
     close_settled(core, me);

@@ -448,6 +448,9 @@ fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> Ch
 }
 
 fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
+    // It is the session's own doing how the file looks, as has been found out.
+    core.entry().end_intent(ThreadId::NOBODY);
+    table::witness_end(&core.shared.arena, core.id, || core.device.stat().ok());
     if core.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0 {
         resize::finish_truncation(core, me).map_err(Core::ended)?;
     }

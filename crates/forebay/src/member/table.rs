@@ -36,7 +36,8 @@ use crate::member::shared::Shared;
 use crate::member::{given, gone};
 use crate::memory::arena::Arena;
 use crate::memory::files::{
-    ABSENT, CLOSING, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE, TOLD, VANISHED,
+    ABSENT, CLOSING, ENTERING, EXCEEDING, FileEntry, GONE, HOLEY, LIVE, STABLE, TOLD, TRUNCATING,
+    VANISHED,
 };
 use crate::memory::threads::{self, Me, Waiting};
 use crate::sync::{Ordering, planted};
@@ -380,6 +381,7 @@ fn enter(
 /// Sizes as the device has them, for a file of which nothing is in memory: who has died changing it leaves no doubt any more.
 fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
     entry.end_intent(ThreadId::NOBODY);
+    entry.flags.fetch_and(!EXCEEDING, Ordering::AcqRel);
     entry.size.store(stat.len, Ordering::Release);
     entry.disk_end.store(stat.len, Ordering::Release);
     entry.solid.store(0, Ordering::Release);
@@ -391,7 +393,7 @@ fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date; for all that is known it is, too, where somebody has
-/// died at a change. Under the table lock, and by how the file is now: nobody of the session opens it, writes to it and closes it between
+/// died at a change, unless memory alone knows how long the file shall be. Under the table lock, and by how the file is now: nobody of the session opens it, writes to it and closes it between
 /// the look and what follows.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
@@ -404,13 +406,13 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> 
         return Ok(());
     }
     let known = entry.witness(me.arena.counts().threads);
-    if known.is_none() && entry.lacks_length() {
-        return Ok(());
-    }
     let Ok(stat) = device.stat() else {
         return Ok(());
     };
+    let is_cut = || entry.flags.load(Ordering::Acquire) & TRUNCATING != 0;
+    let is_shorter = || stat.len < entry.size.load(Ordering::Acquire);
     if planted!(StaleMemory)
+        || known.is_none() && entry.lacks_length() && (is_cut() || is_shorter())
         || known == Some(as_witness(&stat))
         || entry.changes.load(Ordering::Acquire) != changes
     {

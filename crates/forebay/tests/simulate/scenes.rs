@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::device::{DeviceFile, Piece};
-use forebay::keeper::repair;
+use forebay::keeper::{repair, unfinished};
 use forebay::limits::BLOCK_BYTES;
+use forebay::member::again;
 use forebay::memory::threads;
 use forebay::sim::device::Weather;
 use forebay::sim::tasks::{Manner, Simulation};
@@ -444,6 +445,66 @@ fn after_a_death_at_a_change_outsiders_are_heard_of() {
         })
         .collect();
     assert!(failed.is_empty(), "{} fail: {}", failed.len(), failed[0]);
+}
+
+/// A process dies after so many accesses, perhaps at a change of a file. Another one opens it and closes it in good order, an outsider gives it
+/// another length, and only then somebody repairs, and finishes files as a keeper does.
+fn lengths_after_a_death(accesses: u64, len: u64) -> Result<(), String> {
+    let swarm = quiet_swarm(accesses);
+    let sim = Simulation::new(swarm.seed, swarm.manner);
+    let world = World::new(swarm);
+    let (of, process) = (Rc::clone(&world), world.new_client());
+    sim.spawn(1, "who dies", move || {
+        let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+        let file = opened.expect("a file can be opened");
+        loop {
+            file.write_at(&[1; AGAIN], 0).expect("a write");
+            file.sync_data().expect("a sync");
+        }
+    });
+    sim.kill_later(1, accesses);
+    await_task(&sim, 1)?;
+    let (of, process) = (Rc::clone(&world), world.new_client());
+    sim.spawn(2, "who closes", move || {
+        let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+        let file = opened.expect("a file can be opened");
+        file.write_at(&[2; AGAIN], 0).expect("a write");
+        file.close().expect("a close");
+    });
+    await_task(&sim, 2)?;
+    let file = world.files[0].sim();
+    file.set_len(len).expect("another length");
+    let of = Rc::clone(&world);
+    sim.spawn(3, "who finishes", move || {
+        let shared = of.join();
+        let me = shared.me().expect("a slot");
+        while !threads::dead(me.arena).is_empty() {
+            repair::if_needed(&shared, me);
+        }
+        again::adopt_owed_files(&shared, None);
+        unfinished::finish_unused_files(&shared, me);
+    });
+    await_task(&sim, 3)?;
+    let found = file.contents().len() as u64;
+    (found == len)
+        .then_some(())
+        .ok_or(format!("{found} bytes, and an outsider has made it {len}"))
+}
+
+#[test]
+fn after_a_death_at_a_change_the_length_is_an_outsiders() {
+    let mut deaths: Vec<(u64, u64)> = Vec::new();
+    for len in [AGAIN as u64 / 2, 2 * AGAIN as u64] {
+        deaths.extend((0..300).step_by(6).map(|accesses| (accesses, len)));
+    }
+    let failed: Vec<String> = deaths
+        .into_iter()
+        .filter_map(|(accesses, len)| {
+            let what = lengths_after_a_death(accesses, len).err()?;
+            Some(format!("a death after {accesses} accesses: {what}"))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{} fail: {failed:#?}", failed.len());
 }
 
 /// A process dies in the middle of a hole in a file without a name, which nobody has open from then on: what memory has of the hole stays
