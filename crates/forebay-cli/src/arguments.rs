@@ -1,5 +1,6 @@
 //! The command line as a definition: help, completions and manual pages are made from it.
 
+mod plain;
 pub mod pmem;
 
 use std::ffi::OsString;
@@ -86,6 +87,9 @@ pub struct Guard {
     pub arena: PathBuf,
 }
 
+/// How long a daemon stays that `forebay run` has started.
+const LINGER_SECONDS: f64 = 60.0;
+
 /// Runs a program, and all that it starts, with its files managed.
 ///
 /// Joins the session of the configuration, or starts it: then a daemon keeps it, for as long as anybody is in it and a
@@ -116,7 +120,7 @@ pub struct Run {
     #[arg(long)]
     pub require: bool,
     /// How long a daemon that this command starts stays after the last program has left
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = LINGER_SECONDS, value_parser = seconds)]
     pub linger: f64,
     /// Options of the session, where this command starts it, and of this program.
     #[command(flatten)]

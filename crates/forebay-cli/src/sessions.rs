@@ -27,7 +27,7 @@ pub struct Found {
 /// [`Failure::Usage`] for a name that is none.
 pub fn find(arena_dir: Option<&Path>, session: Option<&str>) -> Result<Vec<Found>, Failure> {
     let found = match session {
-        Some(name) => arenas_of(arena_dir, name)?,
+        Some(name) => arenas_of(arena_dir, name)?.collect(),
         None => find_arenas(arena_dir),
     };
     let looked = found.into_iter().filter_map(|arena| {
@@ -42,11 +42,14 @@ pub fn find(arena_dir: Option<&Path>, session: Option<&str>) -> Result<Vec<Found
     Ok(looked.collect())
 }
 
-/// The arenas of one name.
+/// The arenas of one name, each looked for when it is asked for.
 ///
 /// # Errors
 /// As for [`find`].
-pub fn arenas_of(arena_dir: Option<&Path>, name: &str) -> Result<Vec<FoundArena>, Failure> {
+pub fn arenas_of(
+    arena_dir: Option<&Path>,
+    name: &str,
+) -> Result<impl Iterator<Item = FoundArena>, Failure> {
     if !is_session_name(name) {
         return Err(Failure::Usage(format!(
             "'{name}' is not a session's name: use 1 to 64 letters, digits, dots, underscores and hyphens"

@@ -8,8 +8,9 @@ mod here;
 
 use forebay::limits::BLOCK_BYTES;
 use forebay::memory::mapping::Mapping;
+use forebay::memory::place::dir::{UserDir, user_id};
 use forebay::memory::place::{
-    PlaceKind, Placement, find_arenas, find_arenas_of, huge_bytes, place,
+    PlaceKind, Placement, dirs_of, find_arenas, find_arenas_of, huge_bytes, place,
 };
 use forebay::{Config, OpenOptions, Session};
 use std::io::Write;
@@ -104,12 +105,41 @@ fn huge_tmpfs_is_found_and_its_memory_is_huge() {
             let found = find_arenas(None);
             let path = placement.arena_path("huge");
             let mine = found.iter().find(|arena| arena.path == path);
-            let alone = find_arenas_of(None, "huge");
+            let alone: Vec<_> = find_arenas_of(None, "huge").collect();
             assert!(mine.is_some_and(|mine| alone.contains(mine)), "{found:?}");
             assert!(alone.iter().all(|arena| arena.session == "huge"));
-            assert!(find_arenas_of(None, "hug").is_empty());
+            assert_eq!(find_arenas_of(None, "hug").next(), None);
         }
     });
+}
+
+/// Who joins a session looks there before the list of mounts is read, so everybody has to begin there.
+#[test]
+fn an_arena_in_dev_shm_comes_before_others_of_its_name() {
+    with_mounts(
+        "an_arena_in_dev_shm_comes_before_others_of_its_name",
+        |dir| {
+            let shared = Path::new("/dev/shm");
+            for parent in [dir, shared] {
+                assert!(mount("tmpfs", "mode=1777", parent));
+                let made = UserDir::make(parent, user_id()).unwrap();
+                made.create("twice").unwrap();
+            }
+            let found: Vec<_> = find_arenas_of(None, "twice").collect();
+            let lies = |at: usize, parent| found[at].path.starts_with(parent);
+            assert!(
+                found.len() == 2 && lies(0, shared) && lies(1, dir),
+                "{found:?}"
+            );
+            let first = find_arenas_of(Some(dir), "twice").next().unwrap();
+            assert!(first.path.starts_with(dir), "the configured one first");
+            let dirs = dirs_of(None, "twice");
+            assert!(
+                dirs.len() == 2 && dirs[0].path.starts_with(shared),
+                "{dirs:?}"
+            );
+        },
+    );
 }
 
 #[test]

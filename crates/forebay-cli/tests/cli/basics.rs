@@ -206,3 +206,21 @@ fn a_full_disk_under_the_output_is_an_error() {
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.stderr.contains("cannot be written"), "{run:?}");
 }
+
+/// Each library more that is loaded costs every `forebay run` 80 to 110 us. The loader says which there are, and runs nothing.
+#[test]
+fn the_command_loads_no_library_but_the_c_librarys_own() {
+    let place = Place::new("loads");
+    let mut command = place.forebay(&["run", "--", "true"]);
+    command.env_remove("LD_PRELOAD");
+    let told = command.env("LD_TRACE_LOADED_OBJECTS", "1").output();
+    let told = String::from_utf8(told.expect("the loader").stdout).expect("names");
+    let names = told
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let names: Vec<_> = names.filter_map(|name| name.rsplit('/').next()).collect();
+    assert!(names.contains(&"libc.so.6"), "{told}");
+    let own = ["linux-vdso", "libc.", "ld-linux"];
+    let is_own = |name: &&str| own.iter().any(|begin| name.starts_with(begin));
+    assert!(names.iter().all(is_own), "{told}");
+}

@@ -190,12 +190,11 @@ pub fn place_on(survey: &Survey, bytes: u64) -> Result<Placement> {
     Err(Error::Arena(format!("no place for it: {}", all.join("; "))))
 }
 
-/// This user's directories that have an arena of the session's, the configured one first. A session that exists is where it
+/// This user's directories that have an arena of the session's, the configured one first, then that in `/dev/shm`. A session that exists is where it
 /// is, wherever a new one would go by now.
 pub fn dirs_of(config_dir: Option<&Path>, session: &str) -> Vec<UserDir> {
-    let parents = ladder::parents(config_dir).into_iter();
-    let dirs = parents.filter_map(|parent| UserDir::open(&parent, dir::user_id()).ok().flatten());
-    dirs.filter(|dir| dir.arena_path(session).exists())
+    user_dirs(config_dir)
+        .filter(|dir| dir.arena_path(session).exists())
         .collect()
 }
 
@@ -206,16 +205,17 @@ pub fn find_arenas(config_dir: Option<&Path>) -> Vec<FoundArena> {
     user_dirs(config_dir).flat_map(|dir| dir.arenas()).collect()
 }
 
-/// As [`find_arenas`], those of one session.
-pub fn find_arenas_of(config_dir: Option<&Path>, session: &str) -> Vec<FoundArena> {
-    user_dirs(config_dir)
-        .filter_map(|dir| dir.found(session))
-        .collect()
+/// As [`find_arenas`], those of one session, in the order of [`dirs_of`], each looked for when it is asked for.
+pub fn find_arenas_of(
+    config_dir: Option<&Path>,
+    session: &str,
+) -> impl Iterator<Item = FoundArena> {
+    user_dirs(config_dir).filter_map(move |dir| dir.found(session))
 }
 
 fn user_dirs(config_dir: Option<&Path>) -> impl Iterator<Item = UserDir> {
-    let parents = ladder::parents(config_dir).into_iter();
-    parents.filter_map(|parent| UserDir::open(&parent, dir::user_id()).ok().flatten())
+    ladder::parents(config_dir)
+        .filter_map(|parent| UserDir::open(&parent, dir::user_id()).ok().flatten())
 }
 
 #[cfg(test)]

@@ -89,8 +89,8 @@ impl Unmanaged {
 
 /// The arena's file of the session that a configuration names, if there is one.
 pub fn find_arena(config: &Config) -> Option<PathBuf> {
-    let found = place::find_arenas_of(config.arena_dir.as_deref(), &config.session);
-    Some(found.into_iter().next()?.path)
+    let mut found = place::find_arenas_of(config.arena_dir.as_deref(), &config.session);
+    Some(found.next()?.path)
 }
 
 /// What the session's table says of a file that is about to be managed.

@@ -1,8 +1,9 @@
-//! What this program was started with, as far as it does not stay so: the standard library ignores `SIGPIPE` before `main`, and opens
-//! `/dev/null` where one of the descriptors 0 to 2 is closed; [`super::signals::hold_back`] hears of children again. A program that this one
+//! What this program was started with, as far as it does not stay so: a broken pipe is an error to it and ends nobody, and `/dev/null` is opened
+//! where one of the descriptors 0 to 2 is closed; [`super::signals::hold_back`] hears of children again. A program that this one
 //! starts is to have what it would have had without it. And who was told to ignore a hangup (`nohup`) or an interrupt does not end by one.
 //!
-//! Who wants to know calls [`note`] from the executable's constructors; where nobody does, nothing was changed.
+//! An executable whose `main` the C library calls begins with [`begin`], which does what the standard library would. Where nobody calls it, nothing
+//! was noted.
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -15,17 +16,24 @@ static IGNORED: AtomicU32 = AtomicU32::new(0);
 /// Signals of which somebody wants to know.
 const NOTED: [libc::c_int; 4] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT];
 
-/// Notes it. A constructor: it runs before the standard library does.
-pub extern "C" fn note() {
+/// Notes it, and makes the process one that others' code can be called in. The first that `main` does.
+pub fn begin() {
     for fd in 0..3 {
         // SAFETY: takes no memory.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             CLOSED.fetch_or(1 << fd, Relaxed);
+            // SAFETY: a string that ends in a null byte. It gets the lowest number that is free, which is this one. Without it a file that is opened
+            // next would be taken for the standard output.
+            if unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) } < 0 {
+                std::process::abort();
+            }
         }
     }
     for signal in NOTED.into_iter().filter(|&signal| is_ignored(signal)) {
         IGNORED.fetch_or(1 << signal, Relaxed);
     }
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 fn is_ignored(signal: libc::c_int) -> bool {

@@ -242,18 +242,23 @@ impl Survey {
     }
 }
 
-/// Directories in which a user's directory may lie, each once, the configured one first.
-pub(super) fn parents(config_dir: Option<&Path>) -> Vec<PathBuf> {
-    let mounts = mounts_here();
-    let shown = mounts.iter().filter(|mount| is_visible(mount));
+/// Directories in which a user's directory may lie, each once, the configured one first, then `/dev/shm`. The list of mounts, which takes 76 us
+/// of a command that joins, is read by who goes on from there.
+pub(super) fn parents(config_dir: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+    let shared = PathBuf::from(SHARED_MEMORY_DIR);
+    let is_memory = |dir: &PathBuf| statfs(dir).is_ok_and(|site| site.fs != Fs::Other);
+    let mounts = std::iter::once_with(mounts_here).flatten();
+    let shown = mounts.filter(is_visible).map(|mount| mount.point);
+    let mut seen = Vec::new();
     let configured = config_dir.map(Path::to_owned).into_iter();
-    let mut parents: Vec<PathBuf> = Vec::new();
-    for dir in configured.chain(shown.map(|mount| mount.point.clone())) {
-        if !parents.contains(&dir) {
-            parents.push(dir);
+    let likely = std::iter::once(shared).filter(is_memory);
+    configured.chain(likely).chain(shown).filter(move |dir| {
+        let is_new = !seen.contains(dir);
+        if is_new {
+            seen.push(dir.clone());
         }
-    }
-    parents
+        is_new
+    })
 }
 
 /// The mounts of memory file systems: no other has room for an arena, or an option `huge`.
