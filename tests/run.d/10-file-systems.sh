@@ -27,6 +27,8 @@ store=$MOUNTS/store
 mounts_make xfs "$store" 320M mkfs.xfs -q
 mounts_make ext4 "$store" 64M mkfs.ext4 -q -F -b 4096
 mounts_make ext4-1k "$store" 64M mkfs.ext4 -q -F -b 1024
+mounts_make sync "$store" 64M mkfs.ext4 -q -F -b 4096
+mount -o remount,sync "$MOUNTS/sync"
 mounts_make ext2 "$store" 64M mke2fs -q -F -t ext2 -b 4096
 mounts_make btrfs "$store" 128M mkfs.btrfs -q
 install -d -m 1777 "$MOUNTS/btrfs/no-copy"
@@ -49,7 +51,7 @@ MOUNTS_LOSETUP=--sector-size=4096 mounts_make xfs-4k "$store" 320M mkfs.xfs -q -
 mounts_overlay overlay "$MOUNTS/xfs"
 
 m=$MOUNTS
-export FOREBAY_TEST_DIRS="$m/xfs:$m/xfs-4k:$m/ext4:$m/ext4-1k:$m/ext2:$m/btrfs:$m/btrfs/no-copy"
+export FOREBAY_TEST_DIRS="$m/xfs:$m/xfs-4k:$m/ext4:$m/ext4-1k:$m/sync:$m/ext2:$m/btrfs:$m/btrfs/no-copy"
 FOREBAY_TEST_DIRS+=":$m/overlay:$store"
 FOREBAY_TEST_STALLS=$(IFS=:; echo "${stalled[*]}")
 export FOREBAY_TEST_STALLS

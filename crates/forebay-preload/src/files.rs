@@ -34,6 +34,7 @@ use crate::mapped;
 use crate::rare::{Apart, Rare};
 use crate::raw::KeepErrno;
 use crate::real;
+use crate::streams::libcs;
 use crate::table::{
     self, APPENDS, Description, FOREIGN, HEARD, Kind, OF_STORE, REACHED, SYNCS, State, Word,
 };
@@ -140,7 +141,7 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     } else if more & FOREIGN != 0 {
         kernel::note_left(fd, Why::Opened);
     }
-    standard(fd);
+    by_stdio(fd);
     // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
     let opened = unsafe { borrow(fd) };
     if let Some(glance) = attach::fresh_glance()
@@ -280,7 +281,7 @@ fn become_managed(rare: Rare, fd: c_int, word: Word, slot: u32, file: (u64, u64)
     Ok(())
 }
 
-/// Whether the standard stream on a descriptor has ever been used: then stdio writes to it, past us.
+/// Whether stdio reads or writes a descriptor past us: a standard stream that has ever been used, or another one that is libc's own.
 fn is_used_by_stdio(fd: c_int) -> bool {
     // SAFETY: libc's own streams, looked at without a lock: a stream gets its buffer once.
     unsafe {
@@ -288,7 +289,7 @@ fn is_used_by_stdio(fd: c_int) -> bool {
             0 => __fbufsize(stdin) != 0,
             1 => __fbufsize(stdout) != 0,
             2 => __fbufsize(stderr) != 0,
-            _ => false,
+            _ => libcs::has(fd),
         }
     }
 }
@@ -406,9 +407,9 @@ pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
     glance.known(look.device, look.inode).is_some()
 }
 
-/// A standard descriptor has got another file. The kernel's it is where stdio may use it: where it has done so before, and for messages of libc's
-/// own.
-fn standard(fd: c_int) {
+/// A descriptor has got another file. The kernel's it is where stdio may use it: a standard one that it has used before, one that a stream of
+/// libc's own is over, and that of libc's messages.
+fn by_stdio(fd: c_int) {
     if fd == 2 || is_used_by_stdio(fd) {
         // A file that stays managed is written to by hooks, but for what libc says by itself.
         let _ = kernel::stdio_uses(fd, Why::Stdio);

@@ -7,6 +7,7 @@
 //! Such a stream cannot be one of wide characters: with the first call for these it becomes one of libc's own ([`widen`]), and its
 //! file the kernel's. Only what can be of use becomes one: streams that write, and those of files that the session manages.
 
+pub mod libcs;
 mod locks;
 
 use std::ffi::CStr;
@@ -467,6 +468,9 @@ pub fn widen(file: *mut FILE) {
         };
         real::dup3(kept, fd, close_on_exec);
         real::close(kept);
+        if !reopened.is_null() {
+            libcs::begins(fd);
+        }
         if !reopened.is_null() && flags & UNBUFFERED != 0 {
             libc::setvbuf(file, std::ptr::null_mut(), libc::_IONBF, 0);
         } else if !reopened.is_null() && flags & LINE_BUFFERED != 0 {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use forebay::memory::standers;
 use libc::c_int;
 
-use super::{Why, ended, forget, standard};
+use super::{Why, by_stdio, ended, forget};
 use crate::attach;
 use crate::foreign;
 use crate::inodes;
@@ -43,7 +43,7 @@ pub fn duplicated(from: c_int, call: impl Fn() -> c_int) -> c_int {
     }
     match to {
         ..0 => {}
-        _ if is_known => standard(to),
+        _ if is_known => by_stdio(to),
         _ => {
             forget(to);
             drop(errno);
@@ -137,7 +137,7 @@ pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
         _ if is_lost => foreign::received(to, Why::Unable),
         _ => {
             if new.is_file() {
-                standard(to);
+                by_stdio(to);
             }
             result
         }

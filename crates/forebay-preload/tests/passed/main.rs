@@ -277,6 +277,7 @@ cases! {
     streams_that_are_left_open: "streams-left";
     streams_of_threads: "streams-threads";
     streams_lock_as_libcs_do: "streams-lock";
+    numbers_of_streams_that_are_gone: "streams-gone";
     the_engine_sends_files: "moved-sendfile";
     the_engine_copies_ranges: "moved-copying";
     the_engine_copies_up_to_the_limit: "moved-limit";
@@ -323,6 +324,7 @@ cases! {
     watched_files: "watched";
     descriptors_are_taken: "taken";
     streams_turn_into_others: "streams-turn";
+    files_take_the_place_of_streams_files: "streams-redirected";
     handlers_write_to_managed_files: "handlers-write";
     handlers_write_to_small_files: "handlers-small";
     handlers_end_the_wait_for_a_socket: "handlers-send";

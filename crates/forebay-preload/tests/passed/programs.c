@@ -72,6 +72,8 @@ static const struct {
     {"streams-left", streams_are_left},
     {"streams-threads", streams_of_threads},
     {"streams-lock", streams_lock},
+    {"streams-redirected", streams_redirected},
+    {"streams-gone", streams_gone},
     {"iostreams", iostreams},
     {"moved-sendfile", moved_by_sendfile},
     {"moved-copying", moved_by_copying},

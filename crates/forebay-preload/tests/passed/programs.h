@@ -53,6 +53,8 @@ void streams_turn(void);
 void streams_are_left(void);
 void streams_of_threads(void);
 void streams_lock(void);
+void streams_redirected(void);
+void streams_gone(void);
 void iostreams(void);
 void moved_by_sendfile(void);
 void moved_by_copying(void);

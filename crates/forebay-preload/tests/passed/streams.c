@@ -325,3 +325,99 @@ void streams_lock(void)
     MUST(waitpid(child, &status, 0) == child && status == 0);
     MUST(fclose(shared) == 0 && unlink(name) == 0);
 }
+
+/* A managed file takes the place of what a stream of libc's own is over. */
+static void redirect(const char *what, FILE *file, int wide)
+{
+    char name[4100];
+    snprintf(name, sizeof name, "%s/%s", directory, what);
+    MUST(file && (wide ? fwprintf(file, L"before\n") : fprintf(file, "before\n")) > 0 && fflush(file) == 0);
+    int fd = managed(name, 0);
+    MUST(dup2(fd, fileno(file)) == fileno(file));
+    MUST((wide ? fwprintf(file, L"by the stream\n") : fprintf(file, "by the stream\n")) > 0 && fflush(file) == 0);
+    show_file(name);
+    MUST(write(fd, "by a call\n", 10) == 10);
+    MUST((wide ? fwprintf(file, L"once more\n") : fprintf(file, "once more\n")) > 0 && fflush(file) == 0);
+    show_file(name);
+    close(fd);
+}
+
+static FILE *over_pipe(int ends[2])
+{
+    MUST(pipe(ends) == 0);
+    return fdopen(ends[1], "w");
+}
+
+static void read_line(const char *what, FILE *file)
+{
+    char line[100] = "";
+    printf("%s: %s", what, fgets(line, sizeof line, file));
+}
+
+static int with_a_line(const char *what)
+{
+    char name[4100];
+    snprintf(name, sizeof name, "%s/%s", directory, what);
+    int fd = managed(name, 0);
+    MUST(pwrite(fd, "a line that is in memory\n", 25, 0) == 25 && lseek(fd, 0, SEEK_SET) == 0);
+    return fd;
+}
+
+void streams_redirected(void)
+{
+    int ends[2];
+    FILE *file = fopen("/dev/null", "w");
+    redirect("device", file, 0);
+    MUST(fclose(file) == 0);
+    file = over_pipe(ends);
+    redirect("pipe", file, 0);
+    MUST(fclose(file) == 0 && close(ends[0]) == 0);
+    file = popen("cat > /dev/null", "w");
+    MUST(file);
+    int kept = dup(fileno(file));
+    redirect("program", file, 0);
+    MUST(dup2(kept, fileno(file)) >= 0 && close(kept) == 0 && pclose(file) == 0);
+    MUST((file = fopen(path, "w")) && fprintf(file, "one") == 3);
+    redirect("reopened", freopen("/dev/null", "w", file), 0);
+    MUST(fclose(file) == 0);
+    file = fopen("/dev/null", "w");
+    redirect("wide", file, 1);
+    MUST(fclose(file) == 0);
+    redirect("widened", file = fopen(path, "w"), 1);
+    MUST(fclose(file) == 0);
+
+    /* A stream that reads a small file. */
+    int fd = open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    MUST(write(fd, "small\n", 6) == 6 && close(fd) == 0 && (file = fopen(other_path, "r")));
+    fd = with_a_line("read");
+    MUST(dup2(fd, fileno(file)) >= 0);
+    read_line("in its place", file);
+    MUST(fclose(file) == 0 && close(fd) == 0);
+
+    /* Whose number is free for a moment. */
+    MUST((file = fopen("/dev/null", "r")) && fgetc(file) == EOF);
+    int number = fileno(file);
+    fd = with_a_line("read-again");
+    MUST(close(number) == 0 && dup(fd) == number);
+    clearerr(file);
+    read_line("with its number", file);
+    MUST(fclose(file) == 0 && close(fd) == 0);
+}
+
+/* Numbers of streams that are closed are those of files again: nothing goes to the kernel. */
+void streams_gone(void)
+{
+    char name[4100];
+    for (int how = 0; how < 4; how++) {
+        int ends[2] = {-1, -1};
+        FILE *file = how == 0 ? fopen("/dev/null", "r") : how == 1 ? popen(":", "r") : how == 2 ? over_pipe(ends) : freopen("/dev/null", "w", fopen("/dev/null", "r"));
+        MUST(file);
+        int number = fileno(file);
+        MUST((how == 1 ? pclose(file) : fclose(file)) == 0);
+        close(ends[0]);
+        snprintf(name, sizeof name, "%s/gone-%d", directory, how);
+        int fd = managed(name, 0), other = fd == number ? dup(fd) : dup2(fd, number);
+        MUST(write(other, "by a call", 9) == 9 && close(fd) == 0 && (other == fd || close(other) == 0));
+        show_file(name);
+    }
+}

@@ -1,9 +1,11 @@
-//! Files that are synced again and again: with little to write each time the kernel does it better.
+//! Files that are synced again and again: with little to write each time the kernel does it better. And those whose writes are durable at once.
 
 use std::path::Path;
 
 use forebay::member::left::LeftFile;
 
+use crate::disks::Disk;
+use crate::here;
 use crate::scene::{Scene, said};
 use crate::sys::*;
 
@@ -35,6 +37,11 @@ fn left_after(len: usize, syncs: &str) -> Vec<LeftFile> {
     let mut role = scene.role("synced", &len.to_string());
     role.env("FOREBAY_KERNEL_AFTER_SYNCS", syncs);
     said(role.output().expect("a program"));
+    left(&scene, len)
+}
+
+/// What was left to the kernel of a file that is as it is to be.
+fn left(scene: &Scene, len: usize) -> Vec<LeftFile> {
     let mut expected = pattern(1, LEN);
     for round in 0..ROUNDS {
         let end = round * 4000 + len;
@@ -66,4 +73,44 @@ fn it_is_not_where_nobody_wants_that() {
 #[test]
 fn large_writes_with_syncs_stay() {
     assert_eq!(left_after(200_000, "16"), []);
+}
+
+/// What is left to the kernel where `chattr +S` is said of these: the directory, the file, or nothing.
+fn left_where_writes_are_durable(options: &str, flagged: Option<&str>) -> Option<Vec<LeftFile>> {
+    let disk = match Disk::new("ext4", 64, options) {
+        Ok(disk) => disk,
+        Err(reason) => {
+            here::skipped(&reason);
+            return None;
+        }
+    };
+    let mut scene = Scene::new("synced-at-once", 0);
+    scene.dir = tempfile::tempdir_in(disk.dir()).expect("a directory");
+    if let Some(name) = flagged {
+        let path = scene.path(name);
+        if name == "a" {
+            std::fs::write(&path, b"").expect("a file");
+        }
+        let mut chattr = std::process::Command::new("chattr");
+        let done = chattr.arg("+S").arg(path).status();
+        assert!(done.expect("chattr runs").success());
+    }
+    let mut role = scene.role("synced", "200000");
+    said(role.output().expect("a program"));
+    Some(left(&scene, 200_000))
+}
+
+#[test]
+fn a_file_whose_writes_are_durable_at_once_is_left_to_the_kernel() {
+    for (options, flagged) in [("sync", None), ("", Some("a")), ("", Some("."))] {
+        let Some(left) = left_where_writes_are_durable(options, flagged) else {
+            return;
+        };
+        assert!(
+            matches!(&left[..], [file] if file.reason.contains("durable when it returns")),
+            "{options:?}, {flagged:?}: {left:?}"
+        );
+    }
+    let elsewhere = left_where_writes_are_durable("", None);
+    assert!(elsewhere.is_none_or(|left| left.is_empty()));
 }

@@ -45,6 +45,8 @@ pub enum KernelReason {
         /// Name of the file system.
         file_system: &'static str,
     },
+    /// Each write is to be durable when it returns: `mount -o sync`, `chattr +S`.
+    Synchronous,
     /// Space cannot be reserved ahead.
     NoReserve {
         /// Name of the file system.
@@ -136,6 +138,7 @@ impl fmt::Display for KernelReason {
                  system on a device, or with blocks, of 4096 bytes or less"
             ),
             Self::SmallBlocks { file_system } => write!(f, "{file_system} {SMALL_BLOCKS}"),
+            Self::Synchronous => f.write_str(SYNCHRONOUS),
             Self::NoReserve { file_system } => write!(
                 f,
                 "{file_system} cannot reserve space for this file: copy it to ext4 (with extents) \
@@ -179,6 +182,7 @@ impl fmt::Display for KernelReason {
 const FUSE: &str = "served by another process (FUSE): use the files beneath it";
 const SMALL_BLOCKS: &str = "has blocks smaller than a page: make it with blocks of 4096 bytes \
                             (`-b 4096`, for XFS `-b size=4096`)";
+const SYNCHRONOUS: &str = "each write is to be durable when it returns: mount its file system without `sync`, and `chattr -S` it and its directory";
 const CLAIMED: &str = "another session of Forebay manages it: run both programs in one session, or close it there first";
 
 fn os_message(errno: i32) -> io::Error {

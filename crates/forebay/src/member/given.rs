@@ -28,11 +28,14 @@ pub const HOLES: u32 = 11;
 /// The session's arena has been removed.
 pub const NAMELESS: u32 = 12;
 
+/// Each write to it is to be durable when it returns.
+pub const SYNCHRONOUS: u32 = 13;
+
 /// A front end: it was made executable, or a call had an option that the engine does not serve.
 pub const MADE_EXECUTABLE: u32 = 74;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 29] = [
+const REASONS: [(u32, &str); 30] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -59,6 +62,10 @@ const REASONS: [(u32, &str); 29] = [
     (
         NAMELESS,
         "the session's arena was removed while it lived, so that nothing could recover it",
+    ),
+    (
+        SYNCHRONOUS,
+        "each write to it is to be durable when it returns (`mount -o sync`, `chattr +S`)",
     ),
     (64, "a program that was executed has inherited it"),
     (65, "stdio: fopen, fdopen, freopen, or a standard stream"),

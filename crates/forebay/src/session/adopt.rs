@@ -54,6 +54,9 @@ impl Unmanaged {
         match self.counter() {
             _ if matches!(self, Unmanaged::Given(_)) => None,
             _ if matches!(self, Unmanaged::Outside) => Some(given::OUTSIDER),
+            _ if matches!(self, Unmanaged::Reason(KernelReason::Synchronous)) => {
+                Some(given::SYNCHRONOUS)
+            }
             Counter::FilesRouted => Some(given::OUTSIDE),
             Counter::FilesReached => Some(given::REACHED),
             Counter::FilesClaimed => Some(given::CLAIMED),
@@ -77,6 +80,7 @@ impl Unmanaged {
                 | Fuse
                 | CoarseAlignment { .. }
                 | SmallBlocks { .. }
+                | Synchronous
                 | NoReserve { .. },
             ) => Counter::FilesOfFileSystem,
             Unmanaged::Reason(

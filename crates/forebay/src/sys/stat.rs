@@ -11,6 +11,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// `FS_IOC_GETFLAGS`: each write is durable when it returns (`chattr +S`).
+pub const FLAG_SYNCHRONOUS: u32 = 0x0000_0008;
 /// `FS_IOC_GETFLAGS`: the file's blocks are mapped by extents (ext4).
 pub const FLAG_EXTENTS: u32 = 0x0008_0000;
 /// `FS_IOC_GETFLAGS`: the file is never copied on write (btrfs, `chattr +C`).
@@ -165,27 +167,32 @@ pub struct FileSystemKind {
     pub magic: u32,
     /// Whether a page is several of its blocks.
     pub has_small_blocks: bool,
+    /// Each write to it is durable when it returns (`mount -o sync`).
+    pub is_synchronous: bool,
 }
 
 /// The file system that a file lies on. Asked once for each mount, as far as mounts can be told apart: XFS answers in 2 to 40 µs, as it tidies up its
 /// inodes before it counts them.
 pub fn file_system_of(fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<FileSystemKind> {
-    /// The lower 31 bits of a mount's number, whether its blocks are small, and its file system's number; 0: none. Threads may ask at the same time.
+    /// The lower 30 bits of a mount's number, whether each write is durable, whether its blocks are small, and its file system's number; 0: none. Threads may ask at the same time.
     static LAST: AtomicU64 = AtomicU64::new(0);
     const SMALL: u64 = 1 << 32;
+    const SYNCHRONOUS: u64 = 1 << 33;
     let Some(mount) = stat.mount else {
         return file_system_now(fd);
     };
     let last = LAST.load(Relaxed);
-    if last >> 33 == mount & u64::from(u32::MAX >> 1) && last != 0 {
+    if last >> 34 == mount & u64::from(u32::MAX >> 2) && last != 0 {
         return Ok(FileSystemKind {
             magic: last as u32,
             has_small_blocks: last & SMALL != 0,
+            is_synchronous: last & SYNCHRONOUS != 0,
         });
     }
     let kind = file_system_now(fd)?;
-    let small = if kind.has_small_blocks { SMALL } else { 0 };
-    LAST.store(mount << 33 | small | u64::from(kind.magic), Relaxed);
+    let bit = |is: bool, bit| if is { bit } else { 0 };
+    let bits = bit(kind.has_small_blocks, SMALL) | bit(kind.is_synchronous, SYNCHRONOUS);
+    LAST.store(mount << 34 | bits | u64::from(kind.magic), Relaxed);
     Ok(kind)
 }
 
@@ -199,6 +206,7 @@ fn file_system_now(fd: BorrowedFd<'_>) -> io::Result<FileSystemKind> {
     let kind = |magic| FileSystemKind {
         magic,
         has_small_blocks: (found.f_bsize as usize) < PAGE_BYTES,
+        is_synchronous: found.f_flags as libc::c_ulong & libc::ST_SYNCHRONOUS != 0,
     };
     let magic = found.f_type as u32;
     if magic != FUSE_MAGIC {
@@ -220,10 +228,10 @@ pub fn free_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_bsize as u64))
 }
 
-fn statfs(fd: BorrowedFd<'_>) -> io::Result<libc::statfs> {
-    let mut out = MaybeUninit::<libc::statfs>::zeroed();
+fn statfs(fd: BorrowedFd<'_>) -> io::Result<libc::statfs64> {
+    let mut out = MaybeUninit::<libc::statfs64>::zeroed();
     // SAFETY: `out` is ours and lives during the call.
-    retry(|| check(unsafe { libc::fstatfs(fd.as_raw_fd(), out.as_mut_ptr()) }))?;
+    retry(|| check(unsafe { libc::fstatfs64(fd.as_raw_fd(), out.as_mut_ptr()) }))?;
     // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
     Ok(unsafe { out.assume_init() })
 }

@@ -25,6 +25,7 @@ fn every_directory_is_managed_or_says_why() {
             _ if name.to_string().ends_with("-1k") => {
                 matches!(refusal, Some(KernelReason::SmallBlocks { .. }))
             }
+            _ if name.to_string().ends_with("/sync") => refusal == Some(KernelReason::Synchronous),
             Nature::Memory => matches!(refusal, Some(KernelReason::InMemory { .. })),
             Nature::InPlace => refusal.is_none(),
             Nature::InPlaceWithExtents => {
@@ -187,6 +188,7 @@ fn attributes_are_respected() {
         for (set, clear, reason) in [
             ("+a", "-a", KernelReason::AppendOnly),
             ("+i", "-i", KernelReason::Immutable),
+            ("+S", "-S", KernelReason::Synchronous),
         ] {
             let path = named(&place, "attributes");
             let own = File::open(&path).expect("the file");

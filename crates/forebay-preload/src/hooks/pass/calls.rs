@@ -51,6 +51,7 @@ macro_rules! pass {
 pass! {
     fclose: stdio::close;
     _IO_fclose: stdio::close;
+    pclose: stdio::close;
     dprintf: print::variadic;
     vdprintf: print::listed;
     __dprintf_chk: print::variadic_checked;
@@ -58,8 +59,6 @@ pass! {
     backtrace_symbols_fd: print::trace;
     __backtrace_symbols_fd: print::trace;
 
-    popen: programs::piped;
-    _IO_popen: programs::piped;
     system: programs::run;
     wordexp: programs::run;
     execve: environment::execve;

@@ -2,7 +2,7 @@
 
 use libc::c_int;
 
-use super::{Args, close, joined, or, zero};
+use super::{Args, close, joined};
 use crate::attach;
 use crate::files::{self, Given, Why};
 use crate::inside::Inside;
@@ -72,11 +72,6 @@ fn share(flags: u64) -> Given {
         return Ok(());
     }
     parting::leave(Why::Unshared)
-}
-
-/// `popen`.
-pub fn piped(args: &Args) -> usize {
-    or(run(args), zero)
 }
 
 /// `login_tty(fd)`: closes the standard descriptors, and `fd` itself.

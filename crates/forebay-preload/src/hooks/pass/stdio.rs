@@ -3,30 +3,34 @@
 
 use libc::{FILE, c_char, c_int};
 
-use super::{Args, Real, close as closing, give, give_path, joined};
+use super::{Args, Real, close as closing, give, give_path, joined, programs};
 use crate::files::{self, Given, Why};
 use crate::foreign;
 use crate::hooks::close;
 use crate::hooks::open::{Refused, open64};
 use crate::raw::{self, KeepErrno};
-use crate::streams::{self, Mode};
+use crate::streams::{self, Mode, libcs};
 use crate::symbols::Name;
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
 type Adopt = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
+type Pipe = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
 type Reopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
 
 static OPEN: Real = Real::new();
 static ADOPT: Real = Real::new();
+static PIPE: Real = Real::new();
 static REOPEN: Real = Real::new();
 const FOPEN: Name = Name::new("fopen64\0");
 const FDOPEN: Name = Name::new("fdopen\0");
+const POPEN: Name = Name::new("popen\0");
 const FREOPEN: Name = Name::new("freopen64\0");
 
 /// What is called, beside what is jumped to.
 pub fn each(mut look: impl FnMut(Name, &Real)) {
     look(FOPEN, &OPEN);
     look(FDOPEN, &ADOPT);
+    look(POPEN, &PIPE);
     look(FREOPEN, &REOPEN);
 }
 
@@ -88,6 +92,17 @@ export! {
                 _ => adopt(fd, mode),
             }
         }
+    }
+
+    /// `popen`: what the program inherits goes to the kernel first.
+    fn popen | _IO_popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+        if let Err(errno) = programs::run(&[0; 6]) {
+            return failed(errno);
+        }
+        // SAFETY: libc's function of this type, with the caller's arguments.
+        let stream = unsafe { std::mem::transmute::<usize, Pipe>(PIPE.get(POPEN))(command, mode) };
+        libcs::begins(descriptor(stream));
+        stream
     }
 
     /// `freopen`: the stream's descriptor is closed, or gets another file.
@@ -153,10 +168,12 @@ unsafe fn adopt(fd: c_int, mode: *const c_char) -> *mut FILE {
         return failed(errno);
     }
     // SAFETY: libc's function of this type, with the caller's arguments.
-    unsafe { std::mem::transmute::<usize, Adopt>(ADOPT.get(FDOPEN))(fd, mode) }
+    let stream = unsafe { std::mem::transmute::<usize, Adopt>(ADOPT.get(FDOPEN))(fd, mode) };
+    libcs::begins(descriptor(stream));
+    stream
 }
 
-/// `fclose(stream)`. One of ours closes its descriptor by the hook of `close`.
+/// `fclose(stream)`, `pclose(stream)`. One of ours closes its descriptor by the hook of `close`.
 pub fn close(args: &Args) {
     let stream = std::ptr::with_exposed_provenance_mut(args[0] as usize);
     if streams::descriptor(stream).is_none() {
@@ -184,8 +201,12 @@ fn begun(stream: *mut FILE) -> *mut FILE {
     if stream.is_null() {
         return stream;
     }
-    match begin(descriptor(stream)) {
-        Ok(()) => stream,
+    let fd = descriptor(stream);
+    match begin(fd) {
+        Ok(()) => {
+            libcs::begins(fd);
+            stream
+        }
         Err(errno) => {
             // SAFETY: made just now, and nobody has seen it; it has written nothing.
             unsafe { libc::fclose(stream) };
@@ -195,6 +216,7 @@ fn begun(stream: *mut FILE) -> *mut FILE {
 }
 
 fn ends(fd: c_int) {
+    libcs::ends(fd);
     if fd >= 0 && joined() {
         let _errno = KeepErrno::new();
         foreign::end(fd);

@@ -38,7 +38,11 @@ impl RealFile {
         if writable && stat.regular && stat.set_id {
             return Err(KernelReason::SetId);
         }
-        Self::open_once(fd, stat, writable, relocate)
+        let file_system = admit(fd, stat)?;
+        if writable && is_synchronous(fd, stat, &file_system) {
+            return Err(KernelReason::Synchronous);
+        }
+        Self::open_once(fd, stat, file_system, writable, relocate)
     }
 
     /// As [`RealFile::reopen`], for a file that has been managed before.
@@ -46,16 +50,18 @@ impl RealFile {
         fd: BorrowedFd<'_>,
         relocate: Relocate<'_>,
     ) -> Result<Self, KernelReason> {
-        Self::open_once(fd, &ask(fd)?, true, relocate)
+        let stat = ask(fd)?;
+        let file_system = admit(fd, &stat)?;
+        Self::open_once(fd, &stat, file_system, true, relocate)
     }
 
     fn open_once(
         fd: BorrowedFd<'_>,
         stat: &Stat,
+        file_system: FileSystem,
         writable: bool,
         relocate: Relocate<'_>,
     ) -> Result<Self, KernelReason> {
-        let file_system = admit(fd, stat)?;
         let open = |direct| file::open_again(fd, direct, writable);
         // What cannot be opened without O_DIRECT either is not told that direct I/O is missing.
         let direct = open(true)
@@ -163,6 +169,15 @@ pub(super) fn admit(fd: BorrowedFd<'_>, stat: &Stat) -> Result<FileSystem, Kerne
         Some(reason) => Err(reason),
         None => Ok(file_system),
     }
+}
+
+/// Whether each write is to be durable when it returns. What is owed already is written all the same, so that this is asked before a file is managed.
+fn is_synchronous(fd: BorrowedFd<'_>, stat: &Stat, file_system: &FileSystem) -> bool {
+    let has_flag = |flags| flags & stat::FLAG_SYNCHRONOUS != 0;
+    // A store has no such flags, and its process would be asked.
+    let is_flagged =
+        || file_system.nature != Nature::Store && stat::inode_flags(fd).is_ok_and(has_flag);
+    stat::file_system_of(fd, stat).is_ok_and(|kind| kind.is_synchronous) || is_flagged()
 }
 
 fn refusal(fd: BorrowedFd<'_>, stat: &Stat, file_system: &FileSystem) -> Option<KernelReason> {
