@@ -25,6 +25,15 @@ fn is_soon(what: impl Fn() -> bool) -> bool {
     false
 }
 
+/// A command that runs `cat`, which has begun, and so has the session. It ends with the test, which has the other end.
+fn begun(mut command: Command) -> Process {
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = Process::new(pipes.spawn().expect("forebay runs"));
+    run.say("begun\n");
+    assert_eq!(run.first_line(), "begun\n");
+    run
+}
+
 /// The session's keeper, if there is one.
 fn keeper(place: &Place) -> Option<Pid> {
     let run = place.run(&["stat", "--session", &place.session, "--json"]);
@@ -60,9 +69,7 @@ fn a_keeper_is_followed_though_the_program_was_replaced() {
     let arguments = ["run", "--linger", "0.3", "--", "cat"];
     let mut command = place.in_place(Command::new(&program), &arguments);
     command.env("FOREBAY_PRELOAD", stand_in(&place));
-    // The program ends with the test, which has the other end.
-    command.stdin(Stdio::piped()).stderr(Stdio::piped());
-    let run = Process::new(command.spawn().expect("forebay runs"));
+    let run = begun(command);
     assert!(is_soon(|| keeper(&place).is_some()));
     let newer = place.file("newer");
     std::fs::copy("/bin/false", &newer).expect("a copy");
@@ -261,9 +268,7 @@ fn daemons_that_have_ended_are_gone() {
     let place = Place::new("ended");
     let mut command = place.forebay(&["run", "--linger", "0.3", "--", "cat"]);
     command.env("FOREBAY_PRELOAD", stand_in(&place));
-    // The program ends with the test, which has the other end.
-    command.stdin(Stdio::piped()).stderr(Stdio::piped());
-    let run = Process::new(command.spawn().expect("forebay runs"));
+    let run = begun(command);
     let mut last = None;
     for _ in 0..2 {
         let other = || keeper(&place).filter(|&now| Some(now) != last);

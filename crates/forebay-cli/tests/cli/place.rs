@@ -1,6 +1,6 @@
 //! A place for one test: directories, the program, daemons and writers in it. What a test starts ends with it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -167,6 +167,12 @@ impl Process {
             .read_line(&mut line)
             .expect("readable");
         line
+    }
+
+    /// On its standard input.
+    pub fn say(&mut self, text: &str) {
+        let input = self.child().stdin.as_mut().expect("piped");
+        input.write_all(text.as_bytes()).expect("it reads");
     }
 
     pub fn signal(&mut self, signal: Signal) {
