@@ -449,7 +449,7 @@ struct forebay_pool *forebay_pool_open(const char *name,
 // `pool` is NULL or a handle that is not closed yet, and no other thread uses it any more.
 int forebay_pool_close(struct forebay_pool *pool);
 
-// Makes a directory, with these permissions: whoever is in the pool may do everything, and mounts go by them. Paths begin at the pool's root.
+// Makes a directory, with these permissions less the umask: whoever is in the pool may do everything, and mounts go by them. Paths begin at the pool's root.
 //
 // Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, or an error of the pool's (docs/c.md).
 //
@@ -490,7 +490,7 @@ int forebay_pool_list(const struct forebay_pool *pool,
                       int (*visit)(void *context, const char *name, int is_directory),
                       void *context);
 
-// Opens a file of the pool, and makes it where `flags` say so. `flags` and `mode` are as for forebay_open; nothing is taken from `mode` by the umask.
+// Opens a file of the pool, and makes it where `flags` say so. `flags` and `mode` are as for forebay_open, the umask as well.
 //
 // Returns NULL on failure. errno is EINVAL for other flags, ENOENT, EEXIST, EISDIR, or an error of the pool's.
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A pool's home on XFS, cut off as a power cut does it: what was synced is there, also where it was written over afterwards.
+# A pool's home on XFS, cut off as a power cut does it: what was synced is there, also where it was written over afterwards. Then it is read-only.
 # Root, loop devices and XFS; elsewhere it is skipped.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -41,5 +41,8 @@ for life in 1 2 3; do
     expect "power cut $life" xfs_io -x -c 'shutdown -f' "$scratch/disk"
     umount "$scratch/disk" && mount -o loop "$scratch/image" "$scratch/disk" || exit 1
 done
+unset TEST_POOL_HOME
+mount -o remount,ro "$scratch/disk" || exit 1
+expect 'read-only' env TEST_POOL_READ_ONLY="$scratch/disk/home" "${tests[@]}" --exact home::directory::tests::nothing_is_durable_in_a_home_that_is_read_only
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))

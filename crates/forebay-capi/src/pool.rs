@@ -74,7 +74,7 @@ pub unsafe extern "C" fn forebay_pool_close(pool: *mut Pool) -> c_int {
     })
 }
 
-/// Makes a directory, with these permissions: whoever is in the pool may do everything, and mounts go by them. Paths begin at the pool's root.
+/// Makes a directory, with these permissions less the umask: whoever is in the pool may do everything, and mounts go by them. Paths begin at the pool's root.
 ///
 /// Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, or an error of the pool's (docs/c.md).
 ///
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn forebay_pool_list(
     })
 }
 
-/// Opens a file of the pool, and makes it where `flags` say so. `flags` and `mode` are as for forebay_open; nothing is taken from `mode` by the umask.
+/// Opens a file of the pool, and makes it where `flags` say so. `flags` and `mode` are as for forebay_open, the umask as well.
 ///
 /// Returns NULL on failure. errno is EINVAL for other flags, ENOENT, EEXIST, EISDIR, or an error of the pool's.
 ///

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The keeper holds two descriptors for each file that is managed, and writes files of programs that may write longer ones than
-/// whoever started it.
+/// The keeper holds two descriptors for each file that is managed, a pool's server some for each member, and both write files that may be longer than
+/// those of whoever started them.
 pub fn raise() {
     for resource in [Resource::Nofile, Resource::Fsize] {
         let limit = getrlimit(resource);

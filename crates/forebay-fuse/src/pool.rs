@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_pool::client::{Changes as PoolChanges, Entry, Facts, Failure, Kind};
-use forebay_pool::files::{Error, Files};
+use forebay_pool::files::{Error, Files, Left};
 use forebay_pool::ids::File;
 use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
 
@@ -25,7 +25,7 @@ use crate::contents::{SET_GROUP, without_privileges};
 use crate::directory::time;
 use crate::failed::{Answer, Failed};
 use crate::handles::Handles;
-use ending::{Left, UNSYNCED_MAX};
+use ending::UNSYNCED_MAX;
 
 const SECTOR: u64 = 512;
 const NS: i64 = 1_000_000_000;
@@ -249,11 +249,7 @@ impl Pooled {
 
     /// Whether nothing is to be done for it any more.
     fn remove_one(&self, file: File) -> bool {
-        let is_over = match self.files.remove(file) {
-            // Whoever was quicker has done it; or what it had stays, since this host is in the pool no more.
-            Ok(()) | Err(Error::Pool(Failure::Gone | Failure::GivenUp)) => true,
-            Err(_) => false,
-        };
+        let is_over = self.files.try_remove(file);
         if is_over {
             self.known().remove(&file);
         }

@@ -81,6 +81,10 @@ pub struct Client {
     unanswered: u64,
     /// Something was not begun because these were too many.
     waits_for_room: bool,
+    /// Bytes of blocks that are being read, at most.
+    asked: u64,
+    /// Something was not asked for because these were too many.
+    waits_to_read: bool,
     /// Of requests, changes and uses: grows.
     counter: u64,
     /// Blocks in the order of their uses.
@@ -112,6 +116,8 @@ impl Client {
             transfers: BTreeMap::new(),
             unanswered: 0,
             waits_for_room: false,
+            asked: 0,
+            waits_to_read: false,
             counter: 0,
             cached: BTreeMap::new(),
             went: losses::Went::new(),
@@ -305,6 +311,7 @@ impl Client {
                 if let Some(file) = self.arrived(number, found, &bytes) {
                     self.advance(now, file, out);
                 }
+                self.make_use_of_room(now, out);
             }
             Message::Damaged { number, places } => {
                 if let Some(file) = self.damaged(server, number, &places) {

@@ -6,6 +6,7 @@
 //!
 //! What it does not do: say who may do what. Whoever is in the pool may do everything.
 
+mod left;
 mod paths;
 
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use crate::client::{Answer, Changes, Entry, Facts, Failure, Kind, Operation};
 use crate::ids::File;
 use crate::net::{Config, Ended, Pool};
+pub use left::Left;
 pub use paths::{Open, OpenOptions};
 
 /// Why a call has failed.
@@ -76,6 +78,8 @@ const NO_ANSWER: Error = Error::Pool(Failure::Lost);
 
 /// The files of a pool. Any number of threads may use it.
 pub struct Files {
+    /// What [`Files::delete`] and [`Files::rename_path`] could not give back.
+    left: Left,
     pool: Pool,
 }
 
@@ -85,7 +89,11 @@ impl Files {
     /// # Errors
     /// Why it is not let in.
     pub fn join(config: &Config, patience: Duration) -> std::result::Result<Self, Ended> {
-        Pool::join(config, patience).map(|pool| Files { pool })
+        let pool = Pool::join(config, patience)?;
+        Ok(Files {
+            left: Left::default(),
+            pool,
+        })
     }
 
     /// The membership, for operations of its own.
@@ -201,6 +209,26 @@ impl Files {
         self.done(Operation::Remove { file })
     }
 
+    /// The same; whether nothing is to be done for it any more. Whoever was quicker has done it; or what it has stays, since this process is in the
+    /// pool no more.
+    pub fn try_remove(&self, file: File) -> bool {
+        let is_over = [
+            Ok(()),
+            Err(Failure::Gone.into()),
+            Err(Failure::GivenUp.into()),
+        ];
+        is_over.contains(&self.remove(file))
+    }
+
+    /// The same, now or later. Nobody hears of a failure: its name has gone.
+    fn give_back(&self, file: File) {
+        if self.try_remove(file) {
+            self.left.again(|file| self.try_remove(file));
+        } else {
+            self.left.add(file);
+        }
+    }
+
     /// Size in bytes, and what else is known.
     pub fn attributes(&self, file: File) -> Result<(u64, Facts)> {
         match self.run(Operation::Attributes { file })? {
@@ -245,6 +273,12 @@ impl Files {
     }
 }
 
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.left.again(|file| self.try_remove(file));
+    }
+}
+
 fn checked(name: &[u8]) -> Result<&[u8]> {
     let is_name = crate::client::is_name;
     match name.len() {
@@ -261,5 +295,50 @@ fn again<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
             Err(Error::Pool(Failure::Changed)) => {}
             result => return result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::net::{Serving, tests::config};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_could_not_be_given_back_goes_with_the_next_name_or_at_the_end() {
+        let config = config(1);
+        let serving = Serving::begin(&config, 0).unwrap();
+        let join = || Arc::new(Files::join(&config, PATIENCE).unwrap());
+        let (files, other) = (join(), join());
+        let make = |name: &[u8]| {
+            let options = OpenOptions {
+                create: true,
+                ..OpenOptions::default()
+            };
+            files.open(name, options).unwrap().number()
+        };
+        let is_gone = |file| other.attributes(file) == Err(Failure::Gone.into());
+        // Its name goes, and then the term ends.
+        let unlink = |name: &[u8]| {
+            let file = files.unlink(File::ROOT, name, false).unwrap().file;
+            files.left.add(file);
+            file
+        };
+        make(b"one");
+        make(b"two");
+        make(b"three");
+        let one = unlink(b"one");
+        assert!(!is_gone(one));
+        files.delete(b"two").unwrap();
+        assert!(is_gone(one), "a removal");
+        let three = unlink(b"three");
+        assert!(!is_gone(three));
+        drop(files);
+        assert!(is_gone(three), "the end");
+        serving.stop();
+        drop(other);
     }
 }

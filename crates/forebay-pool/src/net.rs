@@ -27,7 +27,7 @@ mod status;
 mod steward;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

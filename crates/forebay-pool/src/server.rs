@@ -431,6 +431,10 @@ impl Server {
     /// What the register says.
     fn adopt(&mut self, now: u64, view: View, out: &mut Outbox) {
         if view.epoch > self.view.epoch {
+            if !self.has_ended_names(now) {
+                // The register says it again. Nobody is in that epoch before this server is.
+                return;
+            }
             self.view = View {
                 active: false,
                 ..view.clone()

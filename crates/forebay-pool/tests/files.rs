@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use forebay_pool::client::{Failure, Kind};
 use forebay_pool::files::{Error, Files, OpenOptions};
 use forebay_pool::ids::File;
 use forebay_pool::net::{Config, Ended, Serving, Tls};
+use rustix::process::{getegid, geteuid};
 
 const CREATE: OpenOptions = OpenOptions {
     create: true,
@@ -99,6 +101,42 @@ fn names_are_the_same_on_all_hosts() {
         b.make(deep, b"late", Default::default()).map(drop),
         Failure::Gone.into(),
     );
+}
+
+/// Runs as another process, under a umask and as another user if this one may do that: see below.
+const OF_CHILD: &str = "TEST_POOL_OF_CHILD";
+
+#[test]
+fn a_new_file_is_its_makers_and_the_umask_takes_from_its_mode() {
+    let open = |files: &Arc<Files>, options| files.open(b"file", options).unwrap().number();
+    if let Ok(text) = std::env::var(OF_CHILD) {
+        let files = join(&Config::parse(&text).unwrap());
+        let mode = 0o666;
+        open(&files, OpenOptions { mode, ..CREATE });
+        files.make_directory(b"directory", 0o777).unwrap();
+        return;
+    }
+    let servers = addresses(1);
+    let text = format!("servers = [\"{}\"]", servers[0]);
+    let config = Config::parse(&text).unwrap();
+    let _servers = serve(&config);
+    let mut child = Command::new("sh");
+    let test = "a_new_file_is_its_makers_and_the_umask_takes_from_its_mode";
+    child.args(["-c", "umask 027 && exec \"$0\" --exact \"$1\""]);
+    child.arg(std::env::current_exe().unwrap()).arg(test);
+    let (mut uid, mut gid) = (geteuid().as_raw(), getegid().as_raw());
+    if uid == 0 {
+        (uid, gid) = (4001, 4002);
+        child.uid(uid).gid(gid);
+    }
+    let child = child.env(OF_CHILD, &text).output().unwrap();
+    assert!(child.status.success(), "{child:?}");
+    let files = join(&config);
+    for (name, mode) in [("file", 0o640), ("directory", 0o750)] {
+        let found = files.find(name.as_bytes()).unwrap();
+        let facts = files.attributes(found.file).unwrap().1;
+        assert_eq!((facts.mode, facts.uid, facts.gid), (mode, uid, gid));
+    }
 }
 
 #[test]

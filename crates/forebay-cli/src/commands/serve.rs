@@ -9,7 +9,7 @@ use forebay_pool::net::{Config, Ended, Serving, Status};
 
 use crate::arguments::Serve;
 use crate::failure::{DONE, Failure};
-use crate::{metrics, output, signals};
+use crate::{limits, metrics, output, signals};
 
 /// How often it is looked for signals, and whether the server has ended.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -25,6 +25,7 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
         let why = format!("--server: {path} has the servers 1 to {count}");
         return Err(Failure::Usage(why));
     }
+    limits::raise();
     let mut signals = signals::ending()?;
     let failed = |why: Ended| Failure::Failed(why.to_string());
     let serving = Serving::begin(&config, number - 1).map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay_pool::client::{Answer, Entry, Facts, Mode, Operation};
@@ -140,4 +140,62 @@ fn pools_that_cannot_be_are_refused() {
     std::fs::write(&path, "servers = [\"127.0.0.1:7411\"]\n").expect("a file");
     let third = place.run(&["serve", &name, "--server", "3"]);
     assert_eq!(third.code, 2, "{third:?}");
+}
+
+/// Starts a server that has a home, under a limit, as the shell's `ulimit` sets it.
+fn start_under(place: &Place, limit: &str, port: u16) -> (Server, Config) {
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x80, c, d);
+    let path = place.file("pool.toml");
+    let home = place.file("home").display().to_string();
+    let text = format!("servers = [\"{host}:{port}\"]\nhome = \"{home}\"\n");
+    std::fs::write(&path, &text).expect("a file");
+    let limited = format!("ulimit {limit} && exec \"$0\" serve --server 1 \"$1\"");
+    let arguments = ["-c", &limited, env!("CARGO_BIN_EXE_forebay")];
+    let mut command = place.in_place(Command::new("sh"), &arguments);
+    command.arg(&path);
+    let child = command.stderr(Stdio::null()).spawn().expect("it runs");
+    (
+        Server(child),
+        Config::parse(&text).expect("a configuration"),
+    )
+}
+
+fn make_and_sync(pool: &Pool, name: &str) {
+    let made = pool.run(Operation::Make {
+        parent: File::ROOT,
+        name: name.as_bytes().to_vec(),
+        facts: Facts::default(),
+        bytes: b"bytes".to_vec(),
+    });
+    let Ok(Answer::Made(Entry { file, .. }, true)) = made else {
+        panic!("{made:?}");
+    };
+    assert_eq!(pool.run(Operation::Sync { file }), Ok(Answer::Done));
+}
+
+#[test]
+fn a_server_takes_as_many_descriptors_as_it_may_have() {
+    let place = Place::new("serve-soft");
+    let (_server, config) = start_under(&place, "-Sn 64", 7415);
+    let join = |_| Pool::join(&config, PATIENCE).expect("a pool");
+    let all: Vec<Pool> = (0..30).map(join).collect();
+    make_and_sync(&all[29], "name");
+}
+
+#[test]
+fn clients_for_whom_a_server_has_no_descriptors_are_kept_out() {
+    let place = Place::new("serve-hard");
+    let (_server, config) = start_under(&place, "-n 200", 7416);
+    let mut all = vec![Pool::join(&config, PATIENCE).expect("a pool")];
+    while let Ok(pool) = Pool::join(&config, Duration::from_secs(2)) {
+        all.push(pool);
+        assert!(all.len() < 100, "nobody is kept out");
+    }
+    assert!(all.len() > 5, "{}", all.len());
+    make_and_sync(&all[0], "name");
+    // One that leaves makes room.
+    all.truncate(1);
+    all.push(Pool::join(&config, PATIENCE).expect("a pool"));
+    make_and_sync(&all[1], "other");
 }

@@ -1,8 +1,6 @@
 //! What a mount of a pool owes in the end: files that it has not synced, and files without a name.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use forebay_pool::ids::File;
@@ -13,32 +11,6 @@ use super::{Known, Pooled};
 pub(super) const UNSYNCED_MAX: usize = 8192;
 /// So many are synced at once. One sync of the home counts for all that wait for it.
 const SYNCS: usize = 64;
-
-/// Files whose names have gone and that could not be removed, for this host's term was over.
-#[derive(Default)]
-pub(super) struct Left(Mutex<BTreeSet<File>>);
-
-impl Left {
-    fn all(&self) -> MutexGuard<'_, BTreeSet<File>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn add(&self, file: File) {
-        self.all().insert(file);
-    }
-
-    /// Tries them again, up to the first that cannot be removed now either.
-    pub(super) fn again(&self, remove: impl Fn(File) -> bool) {
-        let mut all = std::mem::take(&mut *self.all());
-        while let Some(file) = all.pop_first() {
-            if !remove(file) {
-                all.insert(file);
-                break;
-            }
-        }
-        self.all().extend(all);
-    }
-}
 
 impl Pooled {
     /// Whatever was written here is at the servers. How many files could not be.
@@ -143,19 +115,5 @@ mod tests {
         drop(pooled);
         serving.stop();
         serving.wait().expect("stopped");
-    }
-
-    #[test]
-    fn what_could_not_be_removed_is_tried_again_in_turn() {
-        let left = Left::default();
-        (1..=4).map(File).for_each(|file| left.add(file));
-        let tried = Mutex::new(Vec::new());
-        left.again(|file| {
-            tried.lock().expect("held").push(file.0);
-            file.0 < 3
-        });
-        assert_eq!(*tried.lock().expect("held"), [1, 2, 3]);
-        left.again(|file| file.0 != 4);
-        assert_eq!(*left.all(), BTreeSet::from([File(4)]));
     }
 }

@@ -20,7 +20,7 @@ impl Client {
         let own = self.request_of(number)?;
         match self.transfers.get(&own)?.request.clone() {
             Request::Read(all) => {
-                self.transfers.remove(&own);
+                self.end_transfer(own);
                 for place in &all {
                     let reading = &mut self.state(place.0).reading;
                     if reading.get(&place.1) == Some(&own) {
@@ -32,7 +32,7 @@ impl Client {
                 Some(all.first()?.0)
             }
             Request::Part(parts) => {
-                self.transfers.remove(&own);
+                self.end_transfer(own);
                 let file = parts.first()?.place.0;
                 let mut asides = self.state(file).aside.iter_mut();
                 let is_wanted = asides.any(|aside| aside.meets_damage(own));

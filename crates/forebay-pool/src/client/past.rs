@@ -37,6 +37,8 @@ pub(super) struct Aside {
     pieces: Vec<Piece>,
     /// What its requests have brought; nothing yet, or nothing at all for those that write.
     transfers: BTreeMap<u64, Option<Came>>,
+    /// Of a read: blocks that are asked for when there is room, and which pieces they are.
+    unasked: Vec<(u64, usize)>,
     /// Of a write: what is sent when there is room, by request, the last one first.
     rest: Vec<Vec<Patch>>,
     /// In which epoch it has asked.
@@ -100,6 +102,7 @@ impl Aside {
             }
             self.is_damaged = true;
             self.rest.clear();
+            self.unasked.clear();
         }
         is_own
     }
@@ -146,6 +149,7 @@ impl Client {
             span: (offset, length),
             pieces: Vec::new(),
             transfers: BTreeMap::new(),
+            unasked: Vec::new(),
             rest: Vec::new(),
             asked: self.view.epoch,
             is_damaged: false,
@@ -184,14 +188,24 @@ impl Client {
         let operation = std::sync::Arc::clone(&aside.active.operation);
         if let Operation::Write { offset, bytes, .. } = &*operation {
             aside.rest = self.write_past(file, *offset, bytes);
-            self.send_rest(aside, out);
+            self.send_rest(file, aside, out);
             return;
         }
         aside.pieces = self.pieces(file, aside.span);
         let wanted = { aside.pieces.iter().enumerate() }
             .filter(|(_, piece)| matches!(piece.source, Source::There(..)))
             .map(|(at, piece)| (piece.block, at));
-        let wanted: Vec<(u64, usize)> = wanted.collect();
+        aside.unasked = wanted.collect();
+        self.send_rest(file, aside, out);
+    }
+
+    /// Asks for what there is room for.
+    fn ask_rest(&mut self, file: File, aside: &mut Aside, out: &mut Outbox) {
+        if aside.unasked.is_empty() {
+            return;
+        }
+        let most = self.room_to_read().min(aside.unasked.len());
+        let wanted: Vec<(u64, usize)> = aside.unasked.drain(..most).collect();
         for group in self.groups(file, wanted, (1, READ_BATCH)) {
             let parts = group.iter().map(|(block, at)| Part {
                 place: (file, *block),
@@ -273,7 +287,8 @@ impl Client {
     }
 
     /// Sends what there is room for.
-    fn send_rest(&mut self, aside: &mut Aside, out: &mut Outbox) {
+    fn send_rest(&mut self, file: File, aside: &mut Aside, out: &mut Outbox) {
+        self.ask_rest(file, aside, out);
         while !aside.rest.is_empty() && !self.must_wait(UNANSWERED_MAX) {
             if let Some(parts) = aside.rest.pop() {
                 let number = self.transfer(Request::Patch(parts), out);
@@ -282,11 +297,11 @@ impl Client {
         }
     }
 
-    /// Goes on with remote writes for which there was no room.
+    /// Goes on with remote operations for which there was no room.
     pub(super) fn go_on_aside(&mut self, file: File, out: &mut Outbox) {
         let mut asides = std::mem::take(&mut self.state(file).aside);
         for aside in &mut asides {
-            self.send_rest(aside, out);
+            self.send_rest(file, aside, out);
         }
         self.state(file).aside = asides;
     }
@@ -323,7 +338,9 @@ impl Client {
             return;
         }
         let is_over = |aside: &mut Aside| {
-            aside.rest.is_empty() && aside.transfers.values().all(Option::is_some)
+            aside.rest.is_empty()
+                && aside.unasked.is_empty()
+                && aside.transfers.values().all(Option::is_some)
         };
         let ended: Vec<Aside> = self.state(file).aside.extract_if(.., is_over).collect();
         for aside in ended {

@@ -21,6 +21,10 @@ pub(super) const UNANSWERED_MAX: u64 = if cfg!(test) { 1 << 10 } else { 4 << 20 
 /// Bytes that one request writes, as long as that is one block at least: some are under way while others are answered.
 pub(super) const WRITE_BATCH: u64 = UNANSWERED_MAX / 4;
 
+/// Bytes of blocks that are asked for and have not come: a server keeps what a connection does not take at once, and ends one that has too much to take.
+/// Small in tests, so that they reach it.
+pub(super) const ASKED_MAX: u64 = if cfg!(test) { 1 << 10 } else { 64 << 20 };
+
 /// What is asked of servers.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
@@ -39,6 +43,15 @@ pub(super) enum Request {
 }
 
 impl Request {
+    /// Bytes of blocks that it reads, at most.
+    fn read(&self, block_bytes: u64) -> u64 {
+        match self {
+            Request::Read(places) => places.len() as u64 * block_bytes,
+            Request::Part(parts) => parts.iter().map(|part| u64::from(part.length)).sum(),
+            _ => 0,
+        }
+    }
+
     /// Bytes of blocks that it writes.
     fn written(&self) -> u64 {
         match self {
@@ -65,6 +78,7 @@ impl Client {
         let number = self.count();
         let waits = self.servers_of(&request);
         self.unanswered += request.written();
+        self.asked += request.read(self.config.block_bytes);
         let stamps = self.stamps_of(&request);
         let transfer = Transfer {
             request,
@@ -78,8 +92,27 @@ impl Client {
 
     /// Counts what has not been answered anew: requests may have been forgotten.
     fn count_unanswered(&mut self) {
-        let requests = self.transfers.values().map(|transfer| &transfer.request);
-        self.unanswered = requests.map(Request::written).sum();
+        let requests = || self.transfers.values().map(|transfer| &transfer.request);
+        self.unanswered = requests().map(Request::written).sum();
+        let unit = self.config.block_bytes;
+        self.asked = requests().map(|request| request.read(unit)).sum();
+    }
+
+    /// A request is over.
+    pub(super) fn end_transfer(&mut self, number: u64) -> Option<Request> {
+        let request = self.transfers.remove(&number)?.request;
+        self.unanswered -= request.written();
+        self.asked -= request.read(self.config.block_bytes);
+        Some(request)
+    }
+
+    /// How many blocks may be asked for now. None while half of the room is taken: many go with one request.
+    pub(super) fn room_to_read(&mut self) -> usize {
+        if self.asked > ASKED_MAX / 2 {
+            self.waits_to_read = true;
+            return 0;
+        }
+        ((ASKED_MAX - self.asked) / self.config.block_bytes).max(1) as usize
     }
 
     /// Whether what is to be written must wait, for now: it is begun when there is room again.
@@ -96,8 +129,11 @@ impl Client {
 
     /// Goes on with what waited for room, once there is enough.
     pub(super) fn make_use_of_room(&mut self, now: u64, out: &mut Outbox) {
-        if self.waits_for_room && self.unanswered < UNANSWERED_MAX / 2 {
-            self.waits_for_room = false;
+        let writes = self.waits_for_room && self.unanswered < UNANSWERED_MAX / 2;
+        let reads = self.waits_to_read && self.asked <= ASKED_MAX / 2;
+        self.waits_for_room &= !writes;
+        self.waits_to_read &= !reads;
+        if writes || reads {
             self.advance_all(now, out);
         }
     }
@@ -288,7 +324,7 @@ impl Client {
         if parts.len() != found.len() || !parts.iter().zip(&found).all(is_asked) {
             return None;
         }
-        let request = self.transfers.remove(&number)?.request;
+        let request = self.end_transfer(number)?;
         let file = parts.first()?.place.0;
         if let Request::Part(_) = request {
             let mut asides = self.state(file).aside.iter_mut();
@@ -336,8 +372,7 @@ impl Client {
         if !transfer.waits.is_empty() {
             return None;
         }
-        self.unanswered -= transfer.request.written();
-        match self.transfers.remove(&number)?.request {
+        match self.end_transfer(number)? {
             Request::Discard(file, ..) | Request::Persist(file) => Some(file),
             Request::Read(places) => Some(places[0].0),
             Request::Part(parts) => Some(parts[0].place.0),
@@ -397,7 +432,7 @@ impl Client {
         self.fetch_all(file, std::iter::once(block), out)
     }
 
-    /// Whether all these blocks are here; those that are not are asked for, in one request where they lie together.
+    /// Whether all these blocks are here; those that are not are asked for, in one request where they lie together, as far as there is room.
     pub(super) fn fetch_all(
         &mut self,
         file: File,
@@ -412,8 +447,14 @@ impl Client {
             return true;
         }
         let asked = |block: &u64| state.reading.contains_key(block);
-        let wanted = missing.iter().copied().filter(|block| !asked(block));
-        let wanted: Vec<(u64, ())> = wanted.map(|block| (block, ())).collect();
+        let mut wanted: Vec<(u64, ())> = { missing.into_iter() }
+            .filter(|block| !asked(block))
+            .map(|block| (block, ()))
+            .collect();
+        if wanted.is_empty() {
+            return false;
+        }
+        wanted.truncate(self.room_to_read());
         for group in self.groups(file, wanted, (1, READ_BATCH)) {
             let places = group.iter().map(|(block, ())| (file, *block)).collect();
             let number = self.transfer(Request::Read(places), out);

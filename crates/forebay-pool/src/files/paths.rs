@@ -1,7 +1,10 @@
 //! Files by paths.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+use rustix::process::{getegid, geteuid};
 
 use super::{Error, Files, Result};
 use crate::client::{Changes, Entry, Facts, Failure, Kind};
@@ -19,7 +22,7 @@ pub struct OpenOptions {
     pub create_new: bool,
     /// Emptied.
     pub truncate: bool,
-    /// The mode of a file that is made.
+    /// The mode of a file that is made, less the process's umask.
     pub mode: u16,
 }
 
@@ -64,7 +67,7 @@ impl Files {
         found.ok_or(Failure::NoSuchName.into())
     }
 
-    /// Makes a directory.
+    /// Makes a directory, with this mode less the process's umask.
     ///
     /// # Errors
     /// That something is there, or that the directory around it is not.
@@ -86,7 +89,8 @@ impl Files {
         let (parent, name, found) = self.walk(path, false)?;
         let kind = found.ok_or(Failure::NoSuchName)?.kind;
         let entry = self.unlink(parent, &name, kind == Kind::Directory)?;
-        self.remove(entry.file)
+        self.give_back(entry.file);
+        Ok(())
     }
 
     /// Renames. A file that has the new name is replaced.
@@ -97,10 +101,10 @@ impl Files {
         let (from_parent, from_name, _) = self.walk(from, false)?;
         let (to_parent, to_name, _) = self.walk(to, false)?;
         let (from, to) = ((from_parent, &*from_name), (to_parent, &*to_name));
-        match self.rename(from, to, true)? {
-            Some(replaced) => self.remove(replaced.file),
-            None => Ok(()),
+        if let Some(replaced) = self.rename(from, to, true)? {
+            self.give_back(replaced.file);
         }
+        Ok(())
     }
 
     /// The directory that a path ends in, its last name, and what that stands for.
@@ -158,15 +162,26 @@ pub(crate) fn now() -> i64 {
     since.map_or(0, |since| since.as_nanos() as i64)
 }
 
+/// What this process's umask takes from modes. It is read here, since the system call changes it for all threads; where it cannot be read it takes all
+/// that others may do.
+fn umask() -> u16 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = { status.lines() }.find_map(|line| line.strip_prefix("Umask:"));
+    let mask = mask.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok());
+    mask.unwrap_or(0o077)
+}
+
+/// What is known of a new file: it is its maker's.
 fn facts(kind: Kind, mode: u16) -> Facts {
     let now = now();
     Facts {
         kind,
-        mode,
+        mode: mode & !umask(),
+        uid: geteuid().as_raw(),
+        gid: getegid().as_raw(),
         accessed: now,
         modified: now,
         changed: now,
-        ..Facts::default()
     }
 }
 

@@ -22,9 +22,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatvfs, openat};
+use rustix::io::retry_on_intr;
 
 use super::{Home, life_of};
 use crate::ids::{Epoch, File, Version};
@@ -52,6 +53,8 @@ pub struct Directory {
     /// Where this server writes what it renames then.
     draft: String,
     discards: Mutex<Discards>,
+    /// What a sync has failed by: the kernel says so once, and the next one would say that all is well.
+    failed: OnceLock<String>,
 }
 
 /// Whose a home is.
@@ -94,6 +97,7 @@ impl Directory {
         let failed = |error| Foreign::Failed(path.to_owned(), error);
         let opened = Directory::of_anybody(path, server).map_err(failed)?;
         check(&opened.root, path, owner)?;
+        check_writable(&opened.root).map_err(failed)?;
         Ok(opened)
     }
 
@@ -111,6 +115,7 @@ impl Directory {
             root,
             draft: format!("draft-{server}-{life:016x}"),
             discards: Mutex::default(),
+            failed: OnceLock::new(),
         })
     }
 
@@ -164,6 +169,21 @@ impl Directory {
             .and_then(|()| root.sync_all())
             .map_err(failed)?;
         Ok(life)
+    }
+
+    /// What has come of a sync. Once one has failed all fail: what that has lost no later one brings back.
+    fn synced(&self, result: io::Result<()>) -> io::Result<()> {
+        if let Err(why) = result {
+            // Another one may have failed meanwhile.
+            let _ = self.failed.set(why.to_string());
+        }
+        match self.failed.get() {
+            Some(why) => Err(io::Error::other(format!(
+                "a sync of {} has failed ({why}), and none is believed after that: see to its file system, and begin this server again",
+                self.path.display()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// What is not there is a hole, as long as the home is there.
@@ -259,7 +279,16 @@ fn replace(draft: &Path, to: &Path, parts: &[&[u8]]) -> io::Result<()> {
 }
 
 fn sync(root: &fs::File) -> io::Result<()> {
-    Ok(rustix::fs::syncfs(root)?)
+    retry_on_intr(|| rustix::fs::syncfs(root))?;
+    check_writable(root)
+}
+
+/// A file system that has failed may be made read-only by its own kernel: what it has not written by then is lost, and a sync says nothing of that.
+fn check_writable(root: &fs::File) -> io::Result<()> {
+    if fstatvfs(root)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+    }
+    Ok(())
 }
 
 /// Whether `syncfs` makes names durable on this file system, as far as is known. It does not reach one in user space, and one that lies over others
@@ -361,7 +390,7 @@ impl Home for Directory {
         })?;
         if self.syncs_each {
             // Not later, by whoever is told to: this server may be dead or have left by then.
-            sync_names(&self.root, &directory)?;
+            self.synced(sync_names(&self.root, &directory))?;
         }
         Ok(is_there)
     }
@@ -377,12 +406,14 @@ impl Home for Directory {
     }
 
     fn sync(&self) -> io::Result<()> {
-        sync(&self.root)?;
-        if self.syncs_each {
+        self.synced(sync(&self.root).and_then(|()| {
             // Files have come.
-            self.root.sync_all()?;
-        }
-        Ok(())
+            if self.syncs_each {
+                self.root.sync_all()
+            } else {
+                Ok(())
+            }
+        }))
     }
 }
 
@@ -514,6 +545,31 @@ mod tests {
     }
 
     #[test]
+    fn no_sync_is_believed_after_one_that_has_failed() {
+        let around = tempfile::tempdir().unwrap();
+        let home = home_at(around.path(), 1);
+        home.sync().unwrap();
+        let lost = home.synced(Err(io::Error::from_raw_os_error(libc::EIO)));
+        assert!(lost.unwrap_err().to_string().contains("begin this server"));
+        home.sync().unwrap_err();
+        // Another process.
+        home_at(around.path(), 1).sync().unwrap();
+    }
+
+    /// `tests/run.d/73-pool-power-cut.sh` makes a home's file system read-only and runs this. Elsewhere it does nothing.
+    #[test]
+    fn nothing_is_durable_in_a_home_that_is_read_only() {
+        let Some(path) = std::env::var_os("TEST_POOL_READ_ONLY") else {
+            return;
+        };
+        let path = Path::new(&path);
+        let read_only = |why: &io::Error| why.to_string().contains("read-only");
+        assert!(read_only(&home_at(path, 1).sync().unwrap_err()));
+        let opened = Directory::open(path, OWNER, 1);
+        assert!(matches!(&opened, Err(Foreign::Failed(_, why)) if read_only(why)));
+    }
+
+    #[test]
     fn who_was_given_up_in_its_turn_brings_nothing_back() {
         let around = tempfile::tempdir().unwrap();
         let [one, two] = [1, 2].map(|server| home_at(around.path(), server));
@@ -529,6 +585,22 @@ mod tests {
         });
         assert!(stored.is_err(), "it has brought the block");
         assert_eq!(asked.into_inner(), 2);
+        assert_eq!(two.load((File(7), 1)).unwrap(), None);
+    }
+
+    #[test]
+    fn who_was_given_up_in_its_turn_brings_nothing_where_nothing_was_to_be_removed() {
+        let around = tempfile::tempdir().unwrap();
+        let [one, two] = [1, 2].map(|server| home_at(around.path(), server));
+        let asked = AtomicUsize::new(0);
+        let stored = one.store(&block(7, 1, 5), &|| {
+            if asked.fetch_add(1, Ordering::Relaxed) == 0 {
+                while !two.discard(File(7), 0, false, true).unwrap() {}
+                return true;
+            }
+            false
+        });
+        assert!(stored.is_err(), "it has brought the block");
         assert_eq!(two.load((File(7), 1)).unwrap(), None);
     }
 

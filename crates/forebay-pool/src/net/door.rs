@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
 
 use super::Config;
 use super::link::{self, Dialler, Hello, Welcome};
@@ -21,6 +24,18 @@ const GREETINGS: usize = 64;
 
 /// How long it takes breath when there are no descriptors or threads left.
 const BREATH: Duration = Duration::from_millis(20);
+
+/// So many descriptors are left for the home, for etcd, and for connections of those who are in. A client that has no number yet leaves as many again, so
+/// that those who have one are let in.
+const SPARE: u64 = 64;
+
+/// How often [`SPARE`] descriptors are left behind the newest one, at most: the kernel gives the lowest that is free. Where few may be open an eighth of
+/// them is spared.
+fn room_behind(newest: &TcpStream) -> u64 {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let left = most.saturating_sub(newest.as_raw_fd() as u64 + 1);
+    left / SPARE.min(most / 8).max(1)
+}
 
 /// Those who are being greeted, in the order in which they came.
 #[derive(Default)]
@@ -112,7 +127,7 @@ impl Door {
             .is_some_and(Numbers::has_ended)
     }
 
-    fn admit(&self, hello: Hello, inside: Option<&Inside>) -> Welcome {
+    fn admit(&self, hello: Hello, inside: Option<&Inside>, room: u64) -> Welcome {
         // Who is not in himself, perhaps since it is his configuration that is wrong, refuses nobody.
         let Some(Inside { birth, me, .. }) = inside else {
             return Welcome::Later;
@@ -122,6 +137,14 @@ impl Door {
         }
         if hello.pool != self.mark {
             return Welcome::Never("its configuration is another one".to_string());
+        }
+        let needed = match hello.dialler {
+            Dialler::NewClient => 2,
+            Dialler::Client(_) => 1,
+            Dialler::NewServer(_) | Dialler::Server(_) => 0,
+        };
+        if room < needed {
+            return Welcome::Later;
         }
         let nobody = if self.has_etcd {
             Given::Later
@@ -156,10 +179,11 @@ impl Door {
 
     /// Lets somebody in or not; says who it is and whom it meets, if this connection is to be kept.
     fn greet(&self, socket: TcpStream) -> std::io::Result<Option<(Stream, Node, Arc<Inside>)>> {
+        let room = room_behind(&socket);
         let mut stream = link::accept(socket, &self.security)?;
         let hello: Hello = link::hear(&mut stream)?;
         let inside = locked(&self.inside).clone();
-        let welcome = self.admit(hello, inside.as_deref());
+        let welcome = self.admit(hello, inside.as_deref(), room);
         link::say(&mut stream, &welcome)?;
         Ok(match (welcome, hello.dialler, inside) {
             (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_), Some(inside)) => {

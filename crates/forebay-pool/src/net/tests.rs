@@ -23,7 +23,7 @@ use crate::wire;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A pool on addresses that no other process uses.
-fn config(servers: u16) -> Config {
+pub(crate) fn config(servers: u16) -> Config {
     static PORT: AtomicU16 = AtomicU16::new(7400);
     let [a, b, c, d] = std::process::id().to_be_bytes();
     let host = Ipv4Addr::new(127, (a ^ b) | 0x40, c, d);

@@ -4,8 +4,8 @@
 use std::io;
 
 use super::Server;
-use crate::ids::{Client, Key, Node};
-use crate::message::{Message, Outbox, Place};
+use crate::ids::{Client, File, Key, Node};
+use crate::message::{Block, Message, Outbox, Place};
 use crate::mistakes::{Mistake, is_made};
 use crate::random::mix2;
 use crate::rope::Rope;
@@ -23,7 +23,38 @@ pub(super) struct Asked {
     done: usize,
 }
 
+impl Asked {
+    /// Whether names are written in part: a file may have two, or its old one without its new one's place.
+    fn is_half_of_names(&self) -> bool {
+        let of_names = |block: &Block| block.place.0 == File::NAMES;
+        matches!(&self.message, Message::Write { blocks, .. } if blocks.iter().any(of_names))
+            && self.done > 0
+    }
+}
+
 impl Server {
+    /// Writes the rest of names of which a part is written, before another epoch begins: their client may be dead, and nobody else knows the rest. Says
+    /// whether all of it is written.
+    pub(super) fn has_ended_names(&mut self, now: u64) -> bool {
+        self.blocks.until = self.valid_until;
+        let is_half = |asked: &mut Asked| asked.is_half_of_names();
+        let mut halves: Vec<Asked> = self.failed.extract_if(.., is_half).collect();
+        halves.extend(self.unfinished.extract_if(.., is_half));
+        let mut has_ended = true;
+        for mut asked in halves {
+            match self.serve(now, &mut asked, true) {
+                Ok(Some(_)) => continue,
+                Ok(None) => self.unfinished.push(asked),
+                Err(why) => {
+                    self.trouble = Some(why.to_string());
+                    self.failed.push(asked);
+                }
+            }
+            has_ended = false;
+        }
+        has_ended
+    }
+
     /// A request has come. One that comes again takes the place of the one that waits here: that would be done after what comes when this one is
     /// answered.
     pub(super) fn asked(&mut self, now: u64, client: Client, message: Message, out: &mut Outbox) {

@@ -251,6 +251,43 @@ fn a_server_lives_while_many_blocks_are_written() {
 }
 
 #[test]
+fn names_of_which_a_part_is_written_are_whole_before_the_next_epoch() {
+    let home = Arc::<Lists>::default();
+    let mut server = server(Some(Arc::clone(&home)));
+    // Each block takes 30 ms.
+    let written = Arc::clone(&home);
+    server.set_clock(move || 30 * written.0.lock().expect("a lock").len() as u64);
+    let blocks = [5, 2, 9, 0, 7].map(|number| Block {
+        place: (File::NAMES, number),
+        ..block(1, b"names")
+    });
+    let write = Message::Write {
+        key: server.key(),
+        number: 1,
+        blocks: blocks.to_vec(),
+    };
+    assert_eq!(tell(&mut server, write), []);
+    let written = || home.0.lock().expect("a lock").clone();
+    assert_eq!(written(), [5, 2]);
+    // The client has died.
+    let view = View {
+        epoch: Epoch(2),
+        servers: vec![Id(1)],
+        ..View::default()
+    };
+    let mut hears = |now| {
+        let view = Some(view.clone());
+        let member = Message::Member { sent: 0, view };
+        server.handle(now, Node::Register, member, &mut Outbox::new());
+        server.view().epoch
+    };
+    assert_eq!(hears(60), EPOCH);
+    assert_eq!(written(), [5, 2, 9, 0]);
+    assert_eq!(hears(120), Epoch(2));
+    assert_eq!(written(), [5, 2, 9, 0, 7]);
+}
+
+#[test]
 fn damaged_blocks_are_said_to_be_so_at_once() {
     let around = tempfile::tempdir().unwrap();
     let home = Directory::of_anybody(around.path(), 1).unwrap();

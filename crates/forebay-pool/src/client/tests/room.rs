@@ -1,7 +1,7 @@
 //! How much a client has under way.
 
 use super::super::names;
-use super::super::transfer::UNANSWERED_MAX;
+use super::super::transfer::{ASKED_MAX, UNANSWERED_MAX};
 use super::*;
 use crate::client::{Facts, Kind};
 
@@ -29,7 +29,8 @@ impl Desk {
             all += written(&message);
             self.answer(&message, 1);
         }
-        assert_eq!(self.client.unanswered, 0, "all has been answered");
+        let under_way = (self.client.unanswered, self.client.asked);
+        assert_eq!(under_way, (0, 0), "all has been answered");
         (most, all)
     }
 
@@ -56,6 +57,62 @@ impl Desk {
 
 fn is_room_used(most: u64) -> bool {
     (UNANSWERED_MAX / 2..UNANSWERED_MAX + 2 * UNIT).contains(&most)
+}
+
+/// Bytes of blocks that a message asks for.
+fn asked(message: &Message) -> u64 {
+    match message {
+        Message::Read { parts, .. } => {
+            let length = |part: &Part| u64::from(part.length).min(UNIT);
+            parts.iter().map(length).sum()
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn what_is_read_at_once_is_asked_for_as_servers_answer() {
+    for mode in [Mode::Local, Mode::Remote] {
+        let mut desk = Desk::new();
+        let blocks = 3 * ASKED_MAX / UNIT;
+        let length = blocks * UNIT;
+        for block in 0..blocks {
+            desk.begin(block, write(block));
+            desk.settle();
+        }
+        desk.begin(blocks, Operation::Sync { file: FILE });
+        desk.settle();
+        desk.client.results();
+        for used in desk.client.state(FILE).drop_cached(Range {
+            start: 0,
+            end: blocks,
+        }) {
+            desk.client.cached.remove(&used);
+        }
+        let read = Operation::Read {
+            file: FILE,
+            offset: 0,
+            length,
+            mode,
+        };
+        desk.begin(7, read);
+        let (mut most, mut all) = (0, 0);
+        while !desk.sent.is_empty() {
+            most = most.max(desk.sent.iter().map(asked).sum());
+            let message = desk.sent.remove(0).expect("a message");
+            all += asked(&message);
+            desk.answer(&message, 1);
+        }
+        let results = desk.client.results();
+        let [(7, Ok(Answer::Bytes(bytes)))] = &results[..] else {
+            panic!("{mode:?}: {results:?}");
+        };
+        assert_eq!((bytes.len() as u64, all), (length, length), "{mode:?}");
+        assert!(
+            (ASKED_MAX / 2..=ASKED_MAX).contains(&most),
+            "{mode:?}: {most} bytes were under way"
+        );
+    }
 }
 
 #[test]

@@ -58,6 +58,8 @@ struct Walk {
     numbers: Vec<u64>,
     /// There may be more than it has noted.
     is_full: bool,
+    /// It has had the turn: who was suspended in an earlier one, before it brought a block, brings it no more.
+    has_taken: bool,
     used: Instant,
 }
 
@@ -106,6 +108,7 @@ impl Walk {
             entries: Some(Dir::read_from(blocks)?),
             numbers: Vec::new(),
             is_full: false,
+            has_taken: false,
             used: Instant::now(),
         })
     }
@@ -153,11 +156,12 @@ impl Walk {
 
     /// Removes what is noted; says whether all of it has gone.
     fn remove(&mut self, until: Instant, (at, blocks): (At<'_>, &fs::File)) -> io::Result<bool> {
-        if self.numbers.is_empty() {
+        if self.numbers.is_empty() && self.has_taken {
             return Ok(true);
         }
         in_turn(at, |turn| {
             turn.take()?;
+            self.has_taken = true;
             while let Some(number) = self.numbers.last() {
                 // A turn that was ended is begun anew: by one who has stood still meanwhile, and may have been given up.
                 if Instant::now() >= until + PATIENCE {
