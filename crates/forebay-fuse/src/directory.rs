@@ -114,11 +114,8 @@ impl Directory {
     /// Opens a file that the kernel knows in earnest.
     pub(crate) fn reopen(&self, number: u64, flags: OFlags) -> Answer<OwnedFd> {
         let fd = self.nodes.fd(number)?;
-        Ok(rustix::fs::open(
-            path_of(&fd),
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?)
+        let flags = flags.bits() as i32;
+        Ok(forebay::sys::file::open(path_of(&fd).as_ref(), flags, 0)?)
     }
 
     /// Everything that is open is handed to the devices. How many files could not be.

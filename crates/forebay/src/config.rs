@@ -150,6 +150,10 @@ pub struct Config {
     pub coherence: Coherence,
     /// The arena lies on the heap of this process instead of in a file: for tests.
     pub heap_backed: bool,
+    /// What programs with the library for Rust, C or Python open by the system is let in at once, as the engine's own: for tests that
+    /// look at what the device has. No option sets it.
+    #[doc(hidden)]
+    pub trusts_members: bool,
     /// Where each value came from, at the time the configuration was made.
     pub origins: Origins,
 }
@@ -222,6 +226,7 @@ impl Config {
             allocator: Allocator::default(),
             coherence: Coherence::Close,
             heap_backed: true,
+            trusts_members: true,
             origins: Origins::default(),
         }
     }

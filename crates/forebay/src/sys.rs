@@ -4,6 +4,7 @@
 //! nothing. What a call means for the engine is decided above. Every `unsafe` block answers three
 //! questions: who else touches these bytes, how long does the mapping live, are they initialised.
 //!
+//! - [`opening`] openings that say that they are the engine's
 //! - [`mod@file`] opening again, reading, writing, space, sync
 //! - [`stat`] `statx`, `statfs`, inode flags
 //! - [`extents`] `FIEMAP`
@@ -42,6 +43,7 @@ pub mod membarrier;
 pub mod memory;
 pub mod notes;
 pub mod numbers;
+pub mod opening;
 pub mod priority;
 pub mod signals;
 pub mod socket;

@@ -243,6 +243,8 @@ fn real_config(name: &str) -> Config {
     config.dirty_bytes_max = 16 << 20;
     config.dirty_background = 12 << 20;
     config.session = format!("test-{name}-{}", std::process::id());
+    // Tests look at what the device has.
+    config.trusts_members = true;
     config
 }
 

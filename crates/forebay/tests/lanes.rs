@@ -25,6 +25,8 @@ struct Pair {
 impl Pair {
     fn new(name: &str, configure: impl Fn(&mut Config)) -> Self {
         let mut config = Config::builder().build().expect("defaults");
+        // Tests open files for the session as the preload library does.
+        config.trusts_members = true;
         config.memory = 32 << 20;
         config.session = format!("test-lanes-{name}-{}", std::process::id());
         configure(&mut config);

@@ -1,9 +1,8 @@
 //! `forebay evict`: drops what is clean of files from sessions' memory and from the kernel's page cache.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use forebay::Session;
@@ -221,10 +220,10 @@ impl Eviction {
     }
 }
 
-/// Does not wait for a writer, should a pipe have taken the file's name meanwhile.
+/// As the engine does, so that the file stays the session's. Does not wait for a writer, should a pipe have taken the file's name meanwhile.
 fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
+    let flags = (OFlags::RDONLY | OFlags::NONBLOCK).bits() as i32;
+    forebay::sys::file::open(path, flags, 0).map(File::from)
 }
 
 fn in_kernel(file: &File) -> Option<u64> {

@@ -146,8 +146,7 @@ fn is_leased(session: &Session) -> bool {
 
 /// Writes a file and closes it as a program under `forebay run` does, which leaves it to the keeper.
 fn leave(session: &Session, path: &Path, bytes: &[u8]) {
-    let mut options = File::options();
-    let file = options.read(true).write(true).create(true).open(path);
+    let file = forebay::sys::file::open(path, libc::O_RDWR | libc::O_CREAT, 0o666);
     let file = file.expect("opened");
     let Ok(inode) = session.adopt(file.as_fd(), true, |fd| fd) else {
         panic!("it is not managed");

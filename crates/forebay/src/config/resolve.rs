@@ -254,6 +254,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         allocator: said.allocator.unwrap_or_default(),
         coherence: said.coherence.unwrap_or_default(),
         heap_backed: said.heap_backed.unwrap_or(false),
+        trusts_members: false,
         origins,
     }
 }

@@ -1,10 +1,9 @@
 //! How a file is opened, in the manner of `std::fs::OpenOptions`.
 
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::sys::file::open_once;
+use crate::sys::file;
 
 /// Options for `Session::open_file`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,17 +91,16 @@ impl OpenOptions {
     /// Opens the program's own descriptor. Truncation is left out: it goes through the engine, which may have bytes of the
     /// file in memory.
     pub(crate) fn open(&self, path: &Path) -> std::io::Result<fs::File> {
-        let mode = self.mode.unwrap_or(0o666);
-        if self.interruptible {
-            return open_once(path, self.flags(), mode).map(fs::File::from);
+        let makes = self.create || self.create_new;
+        if !self.writes() && (!self.read || makes) {
+            return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
         }
-        fs::OpenOptions::new()
-            .read(self.read)
-            .write(self.writes())
-            .create(self.create)
-            .create_new(self.create_new)
-            .mode(mode)
-            .open(path)
+        let open = if self.interruptible {
+            file::open_once
+        } else {
+            file::open
+        };
+        open(path, self.flags(), self.mode.unwrap_or(0o666)).map(fs::File::from)
     }
 
     fn flags(&self) -> libc::c_int {

@@ -424,7 +424,7 @@ impl Guard {
     fn stand(&self, shared: &Arc<Shared>) {
         let (mut stand_in, mut has_tried) = (None, self.relieves);
         let mut heard = Instant::now();
-        let mut members = members::Members::default();
+        let mut members = members::Members::new(shared.config.trusts_members);
         let mut paces = pace::Paces::default();
         let mut answers = 0;
         // Those who work at files open some, and wait for this thread.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
 use crate::sync::Ordering;
 use crate::sync::time::{Instant, sleep};
+use crate::sys::file;
 
 const LEASE_PAUSE: Duration = Duration::from_millis(1);
 /// How the kernel names what has no name.
@@ -101,15 +102,13 @@ fn held(processes: &[u32], entry: &FileEntry) -> Option<PathBuf> {
 
 /// Waits for a lease on the file to end: that of a keeper that has died may last as long as what it had submitted.
 fn open(path: &Path, patience: Patience) -> io::Result<std::fs::File> {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).write(true);
+    let open = |flags| file::open(path, libc::O_RDWR | flags, 0).map(std::fs::File::from);
     let Some(patience) = patience else {
-        return options.open(path);
+        return open(0);
     };
-    options.custom_flags(libc::O_NONBLOCK);
     let begun = Instant::now();
     loop {
-        match options.open(path) {
+        match open(libc::O_NONBLOCK) {
             Err(error)
                 if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < patience =>
             {

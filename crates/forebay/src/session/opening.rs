@@ -13,6 +13,7 @@ use crate::ids::FileId;
 use crate::member::gone::{Place, unless_gone};
 use crate::member::reached::Reaching;
 use crate::member::{given, table};
+use crate::memory::threads::Opening;
 use crate::sync::Ordering;
 
 use super::Session;
@@ -71,7 +72,11 @@ impl Session {
             self.shared.claim(&device, path)?;
             Ok(device)
         };
-        match RealFile::reopen(file.as_fd()).and_then(claimed) {
+        // The opening says by itself whose it is, which the guard can read once its thread sleeps. This it can read before.
+        let opening = self.shared.me().ok().map(Opening::begin);
+        let device = RealFile::reopen(file.as_fd());
+        drop(opening);
+        match device.and_then(claimed) {
             Ok(_) if seen.outside => {
                 let reason = given::words(given::OUTSIDER);
                 self.in_kernel(file, given::OUTSIDER, reason.into(), path, options)

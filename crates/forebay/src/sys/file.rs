@@ -6,7 +6,7 @@
 
 use super::forks::Lock;
 use super::memory::Piece;
-use super::{check, check_bytes, offset_of, retry};
+use super::{check, check_bytes, offset_of, opening, retry};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -32,14 +32,15 @@ pub fn as_iovecs(pieces: &[Piece]) -> *const libc::iovec {
     pieces.as_ptr().cast()
 }
 
-/// Opens a file by one call, which a signal may end (`EINTR`).
+/// Opens a file for the engine, by one call, which a signal may end (`EINTR`).
 pub fn open_once(path: &Path, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: `path` is a C string of ours, initialised, alive and unshared during the call.
-    let raw = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) };
-    check(raw)?;
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    opening::open(&path, flags, mode)
+}
+
+/// As [`open_once`], whatever signals come.
+pub fn open(path: &Path, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
+    retry(|| open_once(path, flags, mode))
 }
 
 /// Opens a new description of the file behind a descriptor, through `/proc/self/fd`, for reading and,
@@ -57,11 +58,7 @@ pub fn open_again(fd: BorrowedFd<'_>, direct: bool, writable: bool) -> io::Resul
         flags |= libc::O_DIRECT;
     }
     retry(|| {
-        // SAFETY: `path` is a C string of ours, initialised, alive and unshared during the call.
-        let raw = unsafe { libc::open(path.as_ptr(), flags) };
-        check(raw)?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        let again = unsafe { OwnedFd::from_raw_fd(raw) };
+        let again = opening::open(&path, flags, 0)?;
         // The flag was for the opening; io_uring would answer `EAGAIN` on some file systems.
         set_flags(again.as_fd(), flags & !libc::O_NONBLOCK)?;
         Ok(again)

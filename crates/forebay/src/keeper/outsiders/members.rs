@@ -2,7 +2,8 @@
 //!
 //! A member may make system calls by an instruction of its own, as Go's runtime and some libraries do. The kernel says where the
 //! instruction is by which a thread that waits has called (`/proc/TID/syscall`): the library's calls, and those that it sees, are
-//! made by its own code, libc's or the loader's. Whoever calls by other code is an outsider in this.
+//! made by its own code, libc's or the loader's. Whoever calls by other code is an outsider in this. A member without the preload library, the
+//! keeper's own process among them, is one in everything but the engine's openings, which say so ([`crate::sys::opening`]).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,7 +16,7 @@ use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::memory::threads;
 use crate::sync::{Ordering, relax};
-use crate::sys::signals::is_own_thread;
+use crate::sys::opening;
 
 /// Members and threads that are remembered at most; a thread takes a descriptor.
 const MEMBERS_MAX: usize = 1024;
@@ -27,8 +28,9 @@ const LOOKS: u32 = 930;
 const GIVES_WAY: u32 = 64;
 
 /// Members that have been seen.
-#[derive(Default)]
 pub struct Members {
+    /// What members without the preload library open is let in, whoever opens it.
+    trusts: bool,
     processes: HashMap<i32, Process>,
     threads: HashMap<i32, Thread>,
 }
@@ -40,7 +42,7 @@ struct Process {
     code: Code,
 }
 
-/// By which code a process's calls are to be made; nothing is asked of those that are members without the library.
+/// By which code a process's calls are to be made. Those that are members without the preload library have none: the engine's calls say so.
 struct Code(Option<Vec<Range<u64>>>);
 
 /// A thread that has been seen, for as long as it lives: what its descriptor leads to is no other one's.
@@ -50,13 +52,19 @@ struct Thread {
 }
 
 impl Members {
+    /// None yet. `trusts`: whatever members without the preload library open is the engine's.
+    pub fn new(trusts: bool) -> Self {
+        Members {
+            trusts: trusts || !opening::SAYS_SO,
+            processes: HashMap::new(),
+            threads: HashMap::new(),
+        }
+    }
+
     /// Whether a thread that waits to open a file, by its number in `/proc`, does so as a member.
     pub fn open(&mut self, arena: &Arena, thread: i32, inode: (u64, u64)) -> bool {
         if thread <= 0 {
             return false;
-        }
-        if is_own_thread(thread) {
-            return true;
         }
         for _ in 0..2 {
             let Some(seen) = self.thread(thread) else {
@@ -98,7 +106,7 @@ impl Members {
         if let Some(known) = self.processes.get(&pid)
             && threads::life(arena, known.thread) == Some(known.life)
         {
-            return known.code.permits(at);
+            return known.code.permits(at, self.trusts);
         }
         let Ok(mapped) = who::mapped_by(pid as u32, inode) else {
             return false;
@@ -107,7 +115,7 @@ impl Members {
             return false;
         }
         let code = Code(mapped.library.map(|_| mapped.code));
-        let permits = code.permits(at);
+        let permits = code.permits(at, self.trusts);
         self.remember(arena, pid, code);
         permits
     }
@@ -130,17 +138,18 @@ impl Members {
 
 impl Code {
     /// Whether a call from this address is the library's, or one that it knows of. What cannot be told is.
-    fn permits(&self, at: Option<u64>) -> bool {
+    fn permits(&self, at: Option<u64>, trusts: bool) -> bool {
         match (&self.0, at) {
             (Some(code), Some(at)) => code.iter().any(|range| range.contains(&at)),
-            _ => true,
+            (None, Some(_)) => trusts,
+            (_, None) => true,
         }
     }
 }
 
 impl Thread {
     /// Where the instruction is by which the thread, which waits in a system call, has made it. 0: it does not come to wait. `None`: this
-    /// process may not know, or need not, since the thread is awake and the call the engine's.
+    /// process may not know, or need not, since the call is the engine's.
     ///
     /// # Errors
     /// It has ended.
@@ -165,9 +174,11 @@ impl Thread {
     }
 }
 
-/// `NUMBER ARGUMENTS STACK ADDRESS`, or `-1 STACK ADDRESS`.
+/// `NUMBER ARGUMENTS STACK ADDRESS`, or `-1 STACK ADDRESS`. `None`: the engine's call, or none that can be read.
 fn address_in(line: &[u8]) -> Option<u64> {
-    let line = std::str::from_utf8(line).ok()?;
+    let line = std::str::from_utf8(line)
+        .ok()
+        .filter(|line| !opening::says_so(line))?;
     let address = line.split_ascii_whitespace().next_back()?;
     u64::from_str_radix(address.strip_prefix("0x")?, 16).ok()
 }
@@ -188,10 +199,11 @@ mod tests {
         assert_eq!(address_in(b""), None);
         let code = Code(Some(vec![16..32, 48..64]));
         assert_eq!(
-            [15, 16, 31, 32, 63].map(|at| code.permits(Some(at))),
+            [15, 16, 31, 32, 63].map(|at| code.permits(Some(at), true)),
             [false, true, true, false, true]
         );
-        assert!(code.permits(None) && Code(None).permits(Some(1)));
+        assert!(code.permits(None, false) && Code(None).permits(None, false));
+        assert!(Code(None).permits(Some(1), true) && !Code(None).permits(Some(1), false));
     }
 
     #[test]
@@ -223,7 +235,7 @@ mod tests {
             while number.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
-            let mut members = Members::default();
+            let mut members = Members::new(false);
             let seen = members.thread(number.load(SeqCst)).expect("the thread");
             let at = seen.calls_from(|| true);
             asked.store(true, SeqCst);
@@ -243,13 +255,12 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .expect("cat");
-        let mut members = Members::default();
+        let mut members = Members::new(false);
         let seen = members.thread(child.id() as i32).expect("its thread");
         assert_eq!(seen.process, child.id() as i32);
         assert!(seen.calls_from(|| false).expect("it lives").is_some());
         drop(child.stdin.take());
         child.wait().expect("its end");
         assert!(seen.calls_from(|| false).is_err());
-        assert!(is_own_thread(std::process::id() as i32) && !is_own_thread(child.id() as i32));
     }
 }

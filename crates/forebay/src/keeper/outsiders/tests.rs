@@ -336,7 +336,7 @@ fn who_comes_before_the_keeper_keeps_is_looked_for() {
         .arg(file.path())
         .spawn()
         .expect("cat");
-    let mut members = super::members::Members::default();
+    let mut members = super::members::Members::new(true);
     in_the_end(LONG, || guard.gate.as_ref().is_some_and(has_somebody));
     guard.look_at_arrivals(shared, &mut members);
     assert!(outsider.wait().expect("an end").success());

@@ -1,0 +1,101 @@
+//! Openings of the engine's, which say that they are.
+//!
+//! The keeper's guard holds up everybody who opens a managed file, and reads of a thread that waits which call it is in, and by which
+//! instruction (`/proc/TID/syscall`). So the engine opens files by an instruction of its own, and has two registers, which the call takes no
+//! argument in, say whose it is and where it lies. What is left in them for a later call names another place than that call's.
+//!
+//! Everything in the engine that opens a file which may be managed opens it here.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Whether this machine has such an instruction; where not, nobody can tell whose an opening is.
+pub const SAYS_SO: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+
+const MARK: u64 = u64::from_le_bytes(*b"Forebay\0");
+
+/// Opens a file by one call, which a signal may end (`EINTR`).
+pub fn open(path: &CStr, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
+    let made = call(path, flags | libc::O_CLOEXEC, mode);
+    let raw = i32::try_from(made).map_err(|_| io::ErrorKind::InvalidData)?;
+    if raw < 0 {
+        return Err(io::Error::from_raw_os_error(-raw));
+    }
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// `openat` at the working directory: a descriptor, or the negated number of an error.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn call(path: &CStr, flags: libc::c_int, mode: u32) -> i64 {
+    let made: i64;
+    // SAFETY: `path` is a C string, initialised, alive and unshared during the call, which takes no other memory; the registers that the
+    // kernel changes are named.
+    unsafe {
+        std::arch::asm!(
+            "lea r9, [rip + 2f]",
+            "syscall",
+            "2:",
+            inlateout("rax") libc::SYS_openat => made,
+            in("rdi") i64::from(libc::AT_FDCWD),
+            in("rsi") path.as_ptr(),
+            in("rdx") i64::from(flags),
+            in("r10") u64::from(mode),
+            in("r8") MARK,
+            out("r9") _,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    made
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+fn call(path: &CStr, flags: libc::c_int, mode: u32) -> i64 {
+    let made: i64;
+    // SAFETY: `path` is a C string, initialised, alive and unshared during the call, which takes no other memory; the register that the
+    // kernel changes is named.
+    unsafe {
+        std::arch::asm!(
+            "adr x5, 2f",
+            "svc 0",
+            "2:",
+            in("x8") libc::SYS_openat,
+            inlateout("x0") i64::from(libc::AT_FDCWD) => made,
+            in("x1") path.as_ptr(),
+            in("x2") i64::from(flags),
+            in("x3") u64::from(mode),
+            in("x4") MARK,
+            out("x5") _,
+            options(nostack),
+        );
+    }
+    made
+}
+
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+fn call(path: &CStr, flags: libc::c_int, mode: u32) -> i64 {
+    // SAFETY: `path` is a C string, initialised, alive and unshared during the call, which takes no other memory.
+    let made = unsafe { libc::open(path.as_ptr(), flags, mode) };
+    match made {
+        0.. => i64::from(made),
+        _ => -i64::from(
+            io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO),
+        ),
+    }
+}
+
+/// Whether the call that a thread waits in is an opening of the engine's: `NUMBER`, six registers, `STACK ADDRESS`, as the kernel tells it.
+pub fn says_so(line: &str) -> bool {
+    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let mut words = line.split_ascii_whitespace().skip(5).map(number);
+    let [mark, place, _, address] = [(); 4].map(|()| words.next().flatten());
+    mark == Some(MARK) && place.is_some() && place == address
+}
+
+#[cfg(test)]
+mod tests;
