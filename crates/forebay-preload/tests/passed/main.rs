@@ -26,11 +26,20 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
     let in_c = [
-        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "views",
+        "programs",
+        "handlers",
+        "ways",
+        "others",
+        "relatives",
+        "corners",
+        "streams",
+        "moved",
+        "maps",
+        "views",
         "confined",
     ];
     let done = Command::new("cc")
-        .args(["-O1", "-g", "-w", "-pthread", "-o"])
+        .args(["-O1", "-g", "-w", "-pthread", "-rdynamic", "-o"])
         .arg(&new)
         .args(in_c.map(|name| sources.join(name).with_extension("c")))
         .arg(sources.join("iostreams.cc"))
@@ -322,9 +331,9 @@ cases! {
     files_without_a_name: "unnamed";
     watched_files: "watched";
     descriptors_are_taken: "taken";
+    descriptors_are_taken_where_they_are: "taken-there";
+    descriptors_are_duplicated_beyond_the_table: "duplicated-beyond";
     streams_turn_into_others: "streams-turn";
-    handlers_write_to_managed_files: "handlers-write";
-    handlers_write_to_small_files: "handlers-small";
     handlers_end_the_wait_for_a_socket: "handlers-send";
     handlers_jump_out: "handlers-jump";
     handlers_hear_all_that_was_queued: "handlers-queue";

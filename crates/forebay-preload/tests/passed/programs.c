@@ -110,6 +110,7 @@ static const struct {
     {"unnamed", made_without_a_name},
     {"watched", watched},
     {"taken", taken},
+    {"taken-there", taken_where_it_is},
     {"unshared", unshared},
     {"asynchronous", asynchronous},
     {"raw-calls", raw_calls},
@@ -149,6 +150,8 @@ int main(int argc, char **argv)
         logged(what + 7);
     else if (!strcmp(what, "vforks"))
         vforks();
+    else if (!strncmp(what, "duplicated-", 11))
+        duplicated_beyond(!strcmp(what + 11, "there"));
     else if (!strncmp(what, "locked-", 7))
         locked(!strcmp(what, "locked-whole"));
     else

@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/sched.h>
 #include <pthread.h>
 #include <pty.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -91,6 +93,8 @@ void opened_in_other_ways(void);
 void made_without_a_name(void);
 void watched(void);
 void taken(void);
+void taken_where_it_is(void);
+void duplicated_beyond(int is_there);
 void unshared(void);
 void handlers_write(void);
 void handlers_on_small_files(void);

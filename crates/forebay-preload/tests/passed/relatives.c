@@ -1,0 +1,67 @@
+/* What a child or a relative does with a description that this process has open as well: bytes come one after the other. */
+#include "programs.h"
+
+static int take(pid_t from, int number)
+{
+    int process = (int)syscall(SYS_pidfd_open, from, 0), fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+    close(process);
+    return fd;
+}
+
+/* A descriptor that is taken is where the one is that it was taken from. */
+void taken_where_it_is(void)
+{
+    int fd = managed(path, 0), again = take(getpid(), fd);
+    printf("of this process: %ld\n", (long)lseek(again, 0, SEEK_CUR));
+    MUST(write(again, "taken", 5) == 5 && write(fd, "after", 5) == 5);
+    show_file(path);
+    close(fd), close(again);
+    fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    MUST(write(fd, "small", 5) == 5 && (again = take(getpid(), fd)) >= 0);
+    fill(2);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    MUST(write(again, "taken", 5) == 5 && write(fd, "after", 5) == 5);
+    show_file(path);
+    close(fd), close(again);
+}
+
+/* Asked by the library as it starts: who has no right to raise a limit has one that was raised since. */
+int getrlimit(__rlimit_resource_t resource, struct rlimit *limit)
+{
+    int failed = getrlimit64(resource, (struct rlimit64 *)limit);
+    if (resource == RLIMIT_NOFILE && getenv("WAS_RAISED"))
+        limit->rlim_cur = limit->rlim_max = 1024;
+    return failed;
+}
+
+/* Descriptors of numbers that nobody could have when the program began. */
+void duplicated_beyond(int is_there)
+{
+    if (!is_there) {
+        setenv("WAS_RAISED", "1", 1);
+        fflush(stdout);
+        execl("/proc/self/exe", "programs", "duplicated-there", directory, (char *)NULL);
+        _exit(9);
+    }
+    struct rlimit limit = {4096, 4096};
+    MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (int way = 0; way < 3; way++) {
+        int fd = managed(path, 0), to = 2000 + way;
+        if (way == 0)
+            to = fcntl(fd, F_DUPFD, to);
+        else
+            MUST((way == 1 ? dup2(fd, to) : dup3(fd, to, O_CLOEXEC)) == to);
+        printf("at %ld\n", (long)lseek(to, 0, SEEK_CUR));
+        MUST(write(to, "beyond", 6) == 6 && write(fd, "after", 5) == 5);
+        show_file(path);
+        close(fd), close(to);
+        fd = open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+        MUST(write(fd, "small", 5) == 5 && (way ? dup2(fd, to) : fcntl(fd, F_DUPFD, to)) == to);
+        for (size_t done = 0; done < SOME; done += 10000)
+            MUST(write(fd, bytes + done, 10000) == 10000);
+        MUST(write(to, "beyond", 6) == 6 && write(fd, "after", 5) == 5);
+        show_file(other_path);
+        close(fd), close(to);
+    }
+}
