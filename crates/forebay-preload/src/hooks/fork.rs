@@ -19,7 +19,7 @@ use crate::raw::KeepErrno;
 use crate::real;
 use crate::signals;
 use crate::symbols::{self, Name};
-use crate::table::{self, Kind, holders};
+use crate::table::{self, Kind, Word, holders};
 
 export! {
     /// `fork`.
@@ -139,6 +139,11 @@ extern "C" fn before_vfork() -> usize {
     attach::rest();
     signals::rest();
     vfork.addr()
+}
+
+/// The parent's files, for its child.
+pub fn hidden_files() -> impl Iterator<Item = Word> {
+    table::hidden_files(LEN.load(Relaxed))
 }
 
 /// The parent goes on: what the child has set is undone.

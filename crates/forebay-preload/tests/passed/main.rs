@@ -331,9 +331,13 @@ cases! {
     files_without_a_name: "unnamed";
     watched_files: "watched";
     descriptors_are_taken: "taken";
+    small_files_are_handed_on_by_vfork: "handed-standard";
+    small_files_are_handed_on_by_vfork_at_any_number: "handed-number";
     descriptors_are_taken_where_they_are: "taken-there";
     descriptors_are_duplicated_beyond_the_table: "duplicated-beyond";
     streams_turn_into_others: "streams-turn";
+    handlers_write_to_managed_files: "handlers-write";
+    handlers_write_to_small_files: "handlers-small";
     handlers_end_the_wait_for_a_socket: "handlers-send";
     handlers_jump_out: "handlers-jump";
     handlers_hear_all_that_was_queued: "handlers-queue";

@@ -110,6 +110,8 @@ static const struct {
     {"unnamed", made_without_a_name},
     {"watched", watched},
     {"taken", taken},
+    {"handed-standard", handed_as_standard},
+    {"handed-number", handed_by_number},
     {"taken-there", taken_where_it_is},
     {"unshared", unshared},
     {"asynchronous", asynchronous},
@@ -132,6 +134,10 @@ int main(int argc, char **argv)
     /* The other side of a case. */
     if (!strcmp(what, "receive")) {
         receive(atoi(argv[2]));
+        return 0;
+    }
+    if (!strcmp(what, "write-to")) {
+        write_to(atoi(argv[2]));
         return 0;
     }
     if (!strncmp(what, "count-", 6)) {

@@ -1,6 +1,53 @@
 /* What a child or a relative does with a description that this process has open as well: bytes come one after the other. */
 #include "programs.h"
 
+/* Another side: writes to a descriptor that it has inherited, once it is told to. */
+void write_to(int number)
+{
+    char told;
+    MUST(read(0, &told, 1) == 1);
+    MUST(write(number, "inherited", 9) == 9);
+}
+
+/* A small file that the child of a vfork hands to a program without the library at this number. It grows meanwhile. */
+static void hand_over(int number)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), ends[2], status;
+    char words[20];
+    snprintf(words, sizeof words, "%d", number);
+    MUST(fd >= 0 && write(fd, "small", 5) == 5 && pipe(ends) == 0);
+    unsetenv("LD_PRELOAD");
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        if (dup2(ends[0], 0) == 0 && close(ends[1]) == 0 && dup2(fd, number) == number)
+            execl("/proc/self/exe", "programs", "write-to", words, (char *)NULL);
+        _exit(9);
+    }
+    close(ends[0]);
+    fill(1);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    MUST(write(ends[1], "\n", 1) == 1);
+    MUST(waitpid(child, &status, 0) == child);
+    printf("%d, offset %ld\n", status, (long)lseek(fd, 0, SEEK_CUR));
+    MUST(write(fd, "after", 5) == 5);
+    show_file(path);
+    close(fd);
+    /* From here on a vfork is a fork. */
+    managed(other_path, 0);
+}
+
+void handed_as_standard(void)
+{
+    hand_over(1);
+}
+
+void handed_by_number(void)
+{
+    hand_over(40);
+}
+
 static int take(pid_t from, int number)
 {
     int process = (int)syscall(SYS_pidfd_open, from, 0), fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
