@@ -35,7 +35,8 @@ export! {
     }
 }
 
-fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
+/// A fork by whatever call. It need not return in the child: that is noticed by what it does first.
+pub fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
     if !attach::is_on() {
         return fork();
     }

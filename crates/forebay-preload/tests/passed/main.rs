@@ -333,6 +333,8 @@ cases! {
     descriptors_are_taken: "taken";
     small_files_are_handed_on_by_vfork: "handed-standard";
     small_files_are_handed_on_by_vfork_at_any_number: "handed-number";
+    children_write_after_their_parent_has_closed: "closed-first";
+    children_have_a_terminal: "terminal";
     descriptors_are_taken_where_they_are: "taken-there";
     descriptors_are_duplicated_beyond_the_table: "duplicated-beyond";
     streams_turn_into_others: "streams-turn";

@@ -112,6 +112,8 @@ static const struct {
     {"taken", taken},
     {"handed-standard", handed_as_standard},
     {"handed-number", handed_by_number},
+    {"closed-first", closed_before_children},
+    {"terminal", at_a_terminal},
     {"taken-there", taken_where_it_is},
     {"unshared", unshared},
     {"asynchronous", asynchronous},

@@ -95,6 +95,8 @@ void watched(void);
 void taken(void);
 void handed_as_standard(void);
 void handed_by_number(void);
+void closed_before_children(void);
+void at_a_terminal(void);
 void taken_where_it_is(void);
 void duplicated_beyond(int is_there);
 void write_to(int number);

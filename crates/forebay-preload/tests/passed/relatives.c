@@ -48,6 +48,74 @@ void handed_by_number(void)
     hand_over(40);
 }
 
+static int ends[2];
+
+/* A child, whose parent closes the file first. */
+static int write_late(void *argument)
+{
+    char end;
+    close(ends[1]);
+    return read(ends[0], &end, 1) != 0 || write((int)(intptr_t)argument, "CHILD", 5) != 5;
+}
+
+/* Children that no fork of libc's makes. */
+void closed_before_children(void)
+{
+    static char stack[1 << 16];
+    struct clone_args structure = {.exit_signal = SIGCHLD};
+    for (int way = 0; way < 5; way++) {
+        int fd = managed(path, 0), terminal = -1, status;
+        MUST(pipe(ends) == 0);
+        fflush(stdout);
+        pid_t child = -1;
+        if (way == 0)
+            child = clone(write_late, stack + sizeof stack, SIGCHLD, (void *)(intptr_t)fd);
+        else if (way == 1)
+            child = forkpty(&terminal, NULL, NULL, NULL);
+        else if (way == 2)
+            child = (pid_t)syscall(SYS_fork);
+        else if (way == 3)
+            child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+        else
+            child = (pid_t)syscall(SYS_clone3, &structure, sizeof structure);
+        if (child == 0)
+            _exit(write_late((void *)(intptr_t)fd));
+        MUST(child > 0);
+        close(fd);
+        /* What it had is another file's. */
+        fd = managed(other_path, 0);
+        close(ends[0]), close(ends[1]);
+        MUST(waitpid(child, &status, 0) == child);
+        printf("way %d: %d\n", way, status);
+        show_file(path);
+        MUST(write(fd, "after", 5) == 5 && close(fd) == 0);
+        show_file(other_path);
+        close(terminal);
+    }
+}
+
+/* The terminal of a child by forkpty, and what the parent gets of it. */
+void at_a_terminal(void)
+{
+    int terminal = -1, status;
+    char name[100] = "", said[100];
+    struct winsize size = {.ws_row = 7, .ws_col = 9}, is = {0};
+    fflush(stdout);
+    managed(path, 0);
+    pid_t child = forkpty(&terminal, name, NULL, &size);
+    if (child == 0) {
+        ioctl(0, TIOCGWINSZ, &is);
+        dprintf(1, "%d %d %d", isatty(0) && isatty(2), is.ws_row, getsid(0) == getpid() && tcgetpgrp(0) == getpid());
+        _exit(fcntl(3, F_GETFD) == -1 ? 5 : 6);
+    }
+    MUST(child > 0);
+    ssize_t len = read(terminal, said, sizeof said - 1);
+    said[len > 0 ? len : 0] = 0;
+    MUST(waitpid(child, &status, 0) == child);
+    printf("%s, %d, named %d\n", said, WEXITSTATUS(status), strncmp(name, "/dev/", 5) == 0);
+    show_file(path);
+}
+
 static int take(pid_t from, int number)
 {
     int process = (int)syscall(SYS_pidfd_open, from, 0), fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
