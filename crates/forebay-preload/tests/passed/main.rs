@@ -336,6 +336,7 @@ cases! {
     children_write_after_their_parent_has_closed: "closed-first";
     children_have_a_terminal: "terminal";
     descriptors_are_taken_where_they_are: "taken-there";
+    descriptors_are_taken_from_relatives: "taken-from-relatives";
     descriptors_are_duplicated_beyond_the_table: "duplicated-beyond";
     streams_turn_into_others: "streams-turn";
     handlers_write_to_managed_files: "handlers-write";

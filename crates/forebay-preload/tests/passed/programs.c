@@ -115,6 +115,7 @@ static const struct {
     {"closed-first", closed_before_children},
     {"terminal", at_a_terminal},
     {"taken-there", taken_where_it_is},
+    {"taken-from-relatives", taken_from_relatives},
     {"unshared", unshared},
     {"asynchronous", asynchronous},
     {"raw-calls", raw_calls},

@@ -98,6 +98,7 @@ void handed_by_number(void);
 void closed_before_children(void);
 void at_a_terminal(void);
 void taken_where_it_is(void);
+void taken_from_relatives(void);
 void duplicated_beyond(int is_there);
 void write_to(int number);
 void unshared(void);

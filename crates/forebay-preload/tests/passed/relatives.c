@@ -141,6 +141,42 @@ void taken_where_it_is(void)
     close(fd), close(again);
 }
 
+/* The same, of a relative, which has opened the file after they were parted. `small`: it grows only after that. */
+static void take_from_a_relative(int small)
+{
+    int numbers[2], answers[2], number, status;
+    MUST(pipe(numbers) == 0 && pipe(answers) == 0);
+    fflush(stdout);
+    pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        MUST(read(numbers[0], &number, sizeof number) == sizeof number);
+        int fd = take(parent, number);
+        int is_there = lseek(fd, 0, SEEK_CUR) == (small ? 5 : SOME);
+        MUST(small || write(fd, "taken", 5) == 5);
+        MUST(write(answers[1], "x", 1) == 1 && read(numbers[0], &number, sizeof number) == sizeof number);
+        MUST(!small || write(fd, "taken", 5) == 5);
+        _exit(!is_there);
+    }
+    char byte;
+    int fd = small ? open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644) : managed(other_path, 0);
+    MUST(!small || write(fd, "small", 5) == 5);
+    MUST(write(numbers[1], &fd, sizeof fd) == sizeof fd && read(answers[0], &byte, 1) == 1);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    MUST(write(numbers[1], &fd, sizeof fd) == sizeof fd && waitpid(child, &status, 0) == child);
+    printf("small %d: %d\n", small, status);
+    MUST(write(fd, "after", 5) == 5);
+    show_file(other_path);
+    close(fd);
+}
+
+void taken_from_relatives(void)
+{
+    take_from_a_relative(0);
+    take_from_a_relative(1);
+    managed(path, 0);
+}
+
 /* Asked by the library as it starts: who has no right to raise a limit has one that was raised since. */
 int getrlimit(__rlimit_resource_t resource, struct rlimit *limit)
 {
