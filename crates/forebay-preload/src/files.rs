@@ -5,6 +5,7 @@
 
 mod duplicates;
 mod ends;
+mod handed;
 mod look;
 mod system;
 
@@ -18,6 +19,7 @@ use libc::c_int;
 
 pub use self::duplicates::{duplicated, replaced};
 pub use self::ends::*;
+pub use self::handed::announce_inherited;
 pub use self::look::Look;
 use self::system::{Of, file_system_of};
 use crate::attach;
@@ -77,15 +79,6 @@ pub fn watch_inherited() {
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
         // Should its file stay managed, nobody can be told.
         let _ = enter(fd, &look, flags, FOREIGN | REACHED);
-    }
-}
-
-/// The same for a program that the child of a `vfork` executes, and that may be one without the library: nobody shall begin to
-/// manage these files while it has them.
-pub fn announce_inherited() {
-    let _errno = KeepErrno::new();
-    for (device, inode) in INHERITED.filter_map(foreign::regular) {
-        foreign::reach(device, inode);
     }
 }
 

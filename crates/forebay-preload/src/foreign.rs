@@ -126,13 +126,16 @@ pub fn begin(fd: c_int, why: files::Why) -> Result<Option<File>, c_int> {
     }
 }
 
-/// A descriptor that has come by a way that passes no hook: what is done with it is the kernel's, however long it is open.
-/// Where that cannot be it is closed. Returns the descriptor, or -1.
+/// A descriptor that has come by a way that passes no hook: what is done with it is the kernel's, however long it is open. So is what is done with
+/// this process's others of its file, one of which may be of the same description: to the session they were one, and the offset is the engine's
+/// until it is put back. Where that cannot be it is closed. Returns the descriptor, or -1.
 pub fn received(fd: c_int, why: files::Why) -> c_int {
     let errno = KeepErrno::new();
     let given = regular(fd).map_or(Ok(()), |(device, inode)| {
         reach(device, inode);
-        files::give_inode_to_kernel(device, inode, why)
+        files::give_inode_to_kernel(device, inode, why)?;
+        kernel::leave_all((device, inode));
+        Ok(())
     });
     let Err(failed) = given else { return fd };
     // SAFETY: takes no memory; the program has not seen the descriptor.

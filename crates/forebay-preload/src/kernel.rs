@@ -286,18 +286,24 @@ pub fn give_to_kernel(fd: c_int, why: Why) -> Given {
         return Ok(());
     }
     give_known_to_kernel(description, why)?;
-    let same_file: Vec<_> = table::files()
-        .filter(|(_, other)| is_same_file(other.description(), description))
-        .collect();
-    for (fd, word) in same_file {
-        leave(fd, word);
-    }
+    leave_all(numbers_of(description));
     Ok(())
 }
 
-fn is_same_file(a: &Description, b: &Description) -> bool {
-    a.inode.load(Relaxed) == b.inode.load(Relaxed)
-        && a.device.load(Relaxed) == b.device.load(Relaxed)
+/// All descriptors of a file that the kernel has by now leave the table.
+pub fn leave_all(file: (u64, u64)) {
+    let of_file: Vec<_> = table::files()
+        .filter(|(_, word)| numbers_of(word.description()) == file)
+        .collect();
+    for (fd, word) in of_file {
+        leave(fd, word);
+    }
+}
+
+/// Device and inode.
+pub fn numbers_of(description: &Description) -> (u64, u64) {
+    let device = description.device.load(Relaxed);
+    (device, description.inode.load(Relaxed))
 }
 
 /// Gives an inode that the session knows to the kernel.

@@ -186,6 +186,16 @@ pub fn show(len: usize) {
     WORDS.len.store(len, Ordering::Release);
 }
 
+/// The words of files among what [`hide`] has hidden, which has returned `len`.
+pub fn hidden_files(len: usize) -> impl Iterator<Item = Word> {
+    let end = FILES_END.load(Relaxed).min(len);
+    let word = |index| {
+        // SAFETY: below the length that the table had, which is mapped for good; words are atomics.
+        Word(unsafe { &*WORDS.first.load(Relaxed).add(index) }.load(Ordering::Acquire))
+    };
+    (0..end).map(word).filter(|word| word.is_file())
+}
+
 /// Whether any descriptor has been a file's so far.
 pub fn has_files() -> bool {
     FILES_END.load(Relaxed) != 0 && WORDS.len.load(Relaxed) != 0

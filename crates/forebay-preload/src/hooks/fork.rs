@@ -19,7 +19,7 @@ use crate::raw::KeepErrno;
 use crate::real;
 use crate::signals;
 use crate::symbols::{self, Name};
-use crate::table::{self, Kind, holders};
+use crate::table::{self, Kind, Word, holders};
 
 export! {
     /// `fork`.
@@ -35,7 +35,8 @@ export! {
     }
 }
 
-fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
+/// A fork by whatever call. It need not return in the child: that is noticed by what it does first.
+pub fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
     if !attach::is_on() {
         return fork();
     }
@@ -139,6 +140,11 @@ extern "C" fn before_vfork() -> usize {
     attach::rest();
     signals::rest();
     vfork.addr()
+}
+
+/// The parent's files, for its child.
+pub fn hidden_files() -> impl Iterator<Item = Word> {
+    table::hidden_files(LEN.load(Relaxed))
 }
 
 /// The parent goes on: what the child has set is undone.

@@ -327,6 +327,18 @@ pub fn is_only(index: u32) -> bool {
         })
 }
 
+/// The descriptions of the relative with this number.
+pub fn of_process(pid: u32) -> impl Iterator<Item = u32> {
+    let who = (pid, namespace());
+    let slots = family().map(|family| family.processes.iter().zip(&family.bits));
+    slots.into_iter().flatten().flat_map(move |(it, bits)| {
+        let is_it = (it.pid.load(Relaxed), it.namespace.load(Relaxed)) == who;
+        let end = it.end.load(Relaxed).min(WORDS as u32) * 64;
+        let end = if is_it { end } else { 0 };
+        (0..end).filter(|at| bits[*at as usize / 64].load(SeqCst) >> (at % 64) & 1 != 0)
+    })
+}
+
 /// All descriptions are in use: those of the dead are not any more.
 pub fn let_the_dead_go() {
     if let Some(family) = family() {
@@ -462,13 +474,7 @@ fn inherits(fd: c_int, word: Word, doubts: bool) -> bool {
     if hold(index) {
         return true;
     }
-    let more = |holders| {
-        if holders == 0 {
-            None
-        } else {
-            Some(holders + 1)
-        }
-    };
+    let more = |holders: u32| (holders != 0).then_some(holders + 1);
     if it.holders.fetch_update(SeqCst, Relaxed, more).is_err() {
         return false;
     }

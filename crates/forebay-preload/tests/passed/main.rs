@@ -26,11 +26,20 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
     let in_c = [
-        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "views",
+        "programs",
+        "handlers",
+        "ways",
+        "others",
+        "relatives",
+        "corners",
+        "streams",
+        "moved",
+        "maps",
+        "views",
         "confined",
     ];
     let done = Command::new("cc")
-        .args(["-O1", "-g", "-w", "-pthread", "-o"])
+        .args(["-O1", "-g", "-w", "-pthread", "-rdynamic", "-o"])
         .arg(&new)
         .args(in_c.map(|name| sources.join(name).with_extension("c")))
         .arg(sources.join("iostreams.cc"))
@@ -323,6 +332,13 @@ cases! {
     files_without_a_name: "unnamed";
     watched_files: "watched";
     descriptors_are_taken: "taken";
+    small_files_are_handed_on_by_vfork: "handed-standard";
+    small_files_are_handed_on_by_vfork_at_any_number: "handed-number";
+    children_write_after_their_parent_has_closed: "closed-first";
+    children_have_a_terminal: "terminal";
+    descriptors_are_taken_where_they_are: "taken-there";
+    descriptors_are_taken_from_relatives: "taken-from-relatives";
+    descriptors_are_duplicated_beyond_the_table: "duplicated-beyond";
     streams_turn_into_others: "streams-turn";
     files_take_the_place_of_streams_files: "streams-redirected";
     handlers_write_to_managed_files: "handlers-write";

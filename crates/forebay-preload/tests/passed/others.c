@@ -140,7 +140,7 @@ void vforks(void)
     printf("%d, and of the grandchild %d\n", WEXITSTATUS(status), shared);
     raise(SIGUSR1);
     printf("heard %d\n", heard);
-    /* Both are still managed once they are large enough, beyond the children's limit. */
+    /* What no child has handed on is still managed once it is large enough, beyond the children's limit. */
     fill(1);
     for (size_t done = 0; done < SOME; done += 10000)
         MUST(write(fd, bytes + done, 10000) == 10000 && write(kept, bytes + done, 10000) == 10000);

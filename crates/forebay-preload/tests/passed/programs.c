@@ -112,6 +112,12 @@ static const struct {
     {"unnamed", made_without_a_name},
     {"watched", watched},
     {"taken", taken},
+    {"handed-standard", handed_as_standard},
+    {"handed-number", handed_by_number},
+    {"closed-first", closed_before_children},
+    {"terminal", at_a_terminal},
+    {"taken-there", taken_where_it_is},
+    {"taken-from-relatives", taken_from_relatives},
     {"unshared", unshared},
     {"asynchronous", asynchronous},
     {"raw-calls", raw_calls},
@@ -135,6 +141,10 @@ int main(int argc, char **argv)
         receive(atoi(argv[2]));
         return 0;
     }
+    if (!strcmp(what, "write-to")) {
+        write_to(atoi(argv[2]));
+        return 0;
+    }
     if (!strncmp(what, "count-", 6)) {
         count(argv[2], !strcmp(what, "count-whole"));
         return 0;
@@ -151,6 +161,8 @@ int main(int argc, char **argv)
         logged(what + 7);
     else if (!strcmp(what, "vforks"))
         vforks();
+    else if (!strncmp(what, "duplicated-", 11))
+        duplicated_beyond(!strcmp(what + 11, "there"));
     else if (!strncmp(what, "locked-", 7))
         locked(!strcmp(what, "locked-whole"));
     else

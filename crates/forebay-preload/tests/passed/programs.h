@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/sched.h>
 #include <pthread.h>
 #include <pty.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -93,6 +95,14 @@ void opened_in_other_ways(void);
 void made_without_a_name(void);
 void watched(void);
 void taken(void);
+void handed_as_standard(void);
+void handed_by_number(void);
+void closed_before_children(void);
+void at_a_terminal(void);
+void taken_where_it_is(void);
+void taken_from_relatives(void);
+void duplicated_beyond(int is_there);
+void write_to(int number);
 void unshared(void);
 void handlers_write(void);
 void handlers_on_small_files(void);

@@ -81,7 +81,6 @@ pass! {
     clone: programs::cloned;
     __clone: programs::cloned;
     login_tty: programs::login;
-    forkpty: programs::forked;
 
     mmap: transfer::map;
     mmap64: transfer::map;

@@ -6,7 +6,9 @@ use super::{Args, give, joined, peek};
 use crate::files::{Given, Why};
 use crate::inside::Inside;
 use crate::mapped::views;
-use crate::{foreign, raw};
+use crate::raw::KeepErrno;
+use crate::table::{self, FOREIGN, State, holders};
+use crate::{foreign, kernel, raw};
 
 /// Messages of one call that are looked at: the kernel takes no more.
 const MESSAGES_MAX: u64 = 1024;
@@ -59,7 +61,41 @@ pub unsafe extern "C-unwind" fn stolen(process: c_int, fd: c_int, flags: libc::c
     if fd < 0 {
         return fd;
     }
-    foreign::received(fd, Why::Sent)
+    let fd = foreign::received(fd, Why::Sent);
+    if fd >= 0
+        && let Some(process) = number_of(process)
+    {
+        put_offset_back(process, fd);
+    }
+    fd
+}
+
+/// A descriptor has been taken from a relative, whose file the kernel has by now: so is its offset. The relative puts it there with its next call,
+/// where it has several descriptions of the file, and nobody can tell which it is.
+fn put_offset_back(process: u32, fd: c_int) {
+    let _errno = KeepErrno::new();
+    let Some(file) = foreign::regular(fd) else {
+        return;
+    };
+    let mut known = holders::of_process(process)
+        .map(table::description)
+        .filter(|description| kernel::numbers_of(description) == file)
+        // To the session both descriptors were one: nothing of it is managed any more.
+        .inspect(|description| description.set_flag(FOREIGN, true))
+        .filter(|description| description.state() == State::Ours);
+    let first = known.next();
+    if let (Some(description), 0) = (first, known.count()) {
+        kernel::return_offset(fd, description);
+    }
+}
+
+/// The number of the process that a descriptor stands for.
+fn number_of(process: c_int) -> Option<u32> {
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{process}")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    line.trim().parse().ok()
 }
 
 fn message(at: u64) -> Given {
