@@ -59,6 +59,7 @@ static LIBRARY: LazyLock<PathBuf> = LazyLock::new(library::built);
 fn config(name: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
     config.manage_stores = true;
+    config.trusts_members = true;
     config.memory = 64 << 20;
     config.dirty_bytes_max = 32 << 20;
     config.dirty_background = 8 << 20;
