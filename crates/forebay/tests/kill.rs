@@ -125,7 +125,14 @@ fn recover_all(session: &str) -> Option<Report> {
         put_back_all(&config);
         return None;
     }
-    let report = recover(&arena, &config).expect("a dead session can be recovered");
+    let report = match recover(&arena, &config) {
+        // It ended in good order, but somebody looked at it just then (`forebay stat`), who has removed it in its last process's place.
+        Err(_) if !arena.exists() => {
+            put_back_all(&config);
+            return None;
+        }
+        report => report.expect("a dead session can be recovered"),
+    };
     let is_right = |saved: &Saved| match saved {
         Saved::Written { .. } => true,
         Saved::Kept { reason, .. } => reason.contains("nobody can tell"),
