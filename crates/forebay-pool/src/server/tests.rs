@@ -210,10 +210,10 @@ impl Home for Lists {
     }
 }
 
-/// A request that writes these blocks of one file.
-fn write_of(server: &Server, numbers: &[u64]) -> Message {
+/// A request that writes these blocks of a file.
+fn write_of(server: &Server, file: File, numbers: &[u64]) -> Message {
     let blocks = numbers.iter().map(|&number| Block {
-        place: (PLACE.0, number),
+        place: (file, number),
         ..block(1, b"bytes")
     });
     Message::Write {
@@ -228,7 +228,7 @@ fn a_home_gets_the_blocks_of_a_request_in_their_order() {
     let home = Arc::<Lists>::default();
     let mut server = server(Some(Arc::clone(&home)));
     let order = [5, 2, 9, 0];
-    let write = write_of(&server, &order);
+    let write = write_of(&server, PLACE.0, &order);
     assert_eq!(tell(&mut server, write), [Message::Done { number: 1 }]);
     assert_eq!(*home.0.lock().expect("a lock"), order);
 }
@@ -240,7 +240,7 @@ fn a_server_lives_while_many_blocks_are_written() {
     // Each block takes 30 ms.
     let written = Arc::clone(&home);
     server.set_clock(move || 30 * written.0.lock().expect("a lock").len() as u64);
-    let write = write_of(&server, &[5, 2, 9, 0, 7]);
+    let write = write_of(&server, PLACE.0, &[5, 2, 9, 0, 7]);
     assert_eq!(tell(&mut server, write), []);
     let written = || home.0.lock().expect("a lock").clone();
     assert_eq!(written(), [5, 2]);
@@ -257,15 +257,7 @@ fn names_of_which_a_part_is_written_are_whole_before_the_next_epoch() {
     // Each block takes 30 ms.
     let written = Arc::clone(&home);
     server.set_clock(move || 30 * written.0.lock().expect("a lock").len() as u64);
-    let blocks = [5, 2, 9, 0, 7].map(|number| Block {
-        place: (File::NAMES, number),
-        ..block(1, b"names")
-    });
-    let write = Message::Write {
-        key: server.key(),
-        number: 1,
-        blocks: blocks.to_vec(),
-    };
+    let write = write_of(&server, File::NAMES, &[5, 2, 9, 0, 7]);
     assert_eq!(tell(&mut server, write), []);
     let written = || home.0.lock().expect("a lock").clone();
     assert_eq!(written(), [5, 2]);

@@ -384,9 +384,8 @@ fn await_task(sim: &Simulation, task: u32) -> Result<(), String> {
     }
 }
 
-/// A process dies after so many accesses, perhaps at a change of a file. One that does not have the file repairs. Somebody opens it and closes
-/// it in good order, an outsider writes it, and it is opened again.
-fn outsiders_after_a_death(accesses: u64) -> Result<(), String> {
+/// A process writes and syncs a file, task 1, and dies after so many accesses, perhaps at a change of it.
+fn with_a_death(accesses: u64) -> Result<(Simulation, Rc<World>), String> {
     let swarm = quiet_swarm(accesses);
     let sim = Simulation::new(swarm.seed, swarm.manner);
     let world = World::new(swarm);
@@ -401,6 +400,13 @@ fn outsiders_after_a_death(accesses: u64) -> Result<(), String> {
     });
     sim.kill_later(1, accesses);
     await_task(&sim, 1)?;
+    Ok((sim, world))
+}
+
+/// A process dies after so many accesses, perhaps at a change of a file. One that does not have the file repairs. Somebody opens it and closes
+/// it in good order, an outsider writes it, and it is opened again.
+fn outsiders_after_a_death(accesses: u64) -> Result<(), String> {
+    let (sim, world) = with_a_death(accesses)?;
     let of = Rc::clone(&world);
     sim.spawn(2, "who repairs", move || {
         let shared = of.join();
@@ -450,20 +456,7 @@ fn after_a_death_at_a_change_outsiders_are_heard_of() {
 /// A process dies after so many accesses, perhaps at a change of a file. Another one opens it and closes it in good order, an outsider gives it
 /// another length, and only then somebody repairs, and finishes files as a keeper does.
 fn lengths_after_a_death(accesses: u64, len: u64) -> Result<(), String> {
-    let swarm = quiet_swarm(accesses);
-    let sim = Simulation::new(swarm.seed, swarm.manner);
-    let world = World::new(swarm);
-    let (of, process) = (Rc::clone(&world), world.new_client());
-    sim.spawn(1, "who dies", move || {
-        let opened = of.open(&process.session, 0, Access::ReadWrite, false);
-        let file = opened.expect("a file can be opened");
-        loop {
-            file.write_at(&[1; AGAIN], 0).expect("a write");
-            file.sync_data().expect("a sync");
-        }
-    });
-    sim.kill_later(1, accesses);
-    await_task(&sim, 1)?;
+    let (sim, world) = with_a_death(accesses)?;
     let (of, process) = (Rc::clone(&world), world.new_client());
     sim.spawn(2, "who closes", move || {
         let opened = of.open(&process.session, 0, Access::ReadWrite, false);
