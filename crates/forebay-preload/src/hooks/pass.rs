@@ -119,11 +119,13 @@ impl Real {
         }
         let _errno = raw::KeepErrno::new();
         let mut found = symbols::find_anywhere(name);
-        let mut libraries = LIBRARIES.iter();
-        while found.is_null()
-            && let Some(library) = libraries.next()
-        {
-            found = find_in(library, name.as_c());
+        if is_late(name) {
+            let mut libraries = LIBRARIES.iter();
+            while found.is_null()
+                && let Some(library) = libraries.next()
+            {
+                found = find_in(library, name.as_c());
+            }
         }
         if found.is_null() {
             return missing as *const () as usize;
@@ -131,6 +133,11 @@ impl Real {
         self.0.store(found, Ordering::Relaxed);
         found.addr()
     }
+}
+
+/// Whether a function is of one of [`LIBRARIES`].
+fn is_late(name: Name) -> bool {
+    name.as_c().to_bytes().starts_with(b"io_")
 }
 
 /// Libraries whose calls are passed on, and which a module may have loaded for itself.
@@ -174,7 +181,7 @@ extern "C" fn missing() -> isize {
 #[cold]
 pub fn find_all() {
     let find = |name: Name, real: &Real| {
-        if !name.as_c().to_bytes().starts_with(b"io_") {
+        if !is_late(name) {
             real.get(name);
         }
     };

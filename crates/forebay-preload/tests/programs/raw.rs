@@ -17,17 +17,24 @@ const LEN: usize = 300_000;
 static PROGRAMS: LazyLock<[PathBuf; 2]> = LazyLock::new(|| {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/raw.c");
     [("raw", "-UGO"), ("raw-go", "-DGO")].map(|(name, option)| {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let new = program.with_extension(std::process::id().to_string());
-        let done = Command::new("cc")
-            .args(["-O1", "-w", "-pthread", option, "-o"])
-            .args([&new, &source])
-            .status();
-        assert!(done.expect("cc runs").success(), "it does not compile");
-        std::fs::rename(&new, &program).expect("renamed");
-        program
+        let beside = "-Wl,--enable-new-dtags,-rpath,$ORIGIN";
+        compiled(name, &source, &[option, beside])
     })
 });
+
+fn compiled(name: &str, source: &Path, options: &[&str]) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let new = program.with_extension(std::process::id().to_string());
+    let done = Command::new("cc")
+        .args(["-O1", "-w", "-pthread"])
+        .args(options)
+        .arg("-o")
+        .args([&new, source])
+        .status();
+    assert!(done.expect("cc runs").success(), "it does not compile");
+    std::fs::rename(&new, &program).expect("renamed");
+    program
+}
 
 fn raw(scene: &Scene) -> Member {
     Member::from(scene.command(&PROGRAMS[0]))
@@ -105,6 +112,59 @@ fn a_file_that_somebody_has_opened_past_the_library_is_not_managed() {
     assert!(!is_managed(&scene, "d"));
     raw.ends();
     member.ends();
+}
+
+/// A library whose `answer` is 42.
+static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("answer.c");
+    let text = format!(
+        "static const volatile int room[{}] = {{42}}; int answer(void) {{ return room[0]; }}",
+        LEN / 4
+    );
+    std::fs::write(&source, text).expect("a source");
+    compiled("answer.so", &source, &["-shared", "-fPIC", "-nostdlib"])
+});
+
+/// A program of the session has a library open that it has just written, and it or another one loads it by the loader, past the library.
+fn loads_what_is_written(scene: &Scene) {
+    let mut member = raw(scene);
+    for (name, load, by_other) in [
+        ("other.so", "load", true),
+        ("own.so", "load", false),
+        ("apart.so", "load-apart", false),
+    ] {
+        assert_eq!(member.does(&format!("open {name}")), "0");
+        let written = member.does(&format!("copy {}", LIBRARY.display()));
+        assert!(written.parse::<usize>().is_ok_and(|bytes| bytes > LEN));
+        assert!(is_managed(scene, name));
+        let load = format!("{load} ./{name}");
+        if by_other {
+            let mut other = raw(scene);
+            assert_eq!(other.does(&load), "42");
+            other.ends();
+        } else {
+            assert_eq!(member.does(&load), "42", "{name}");
+        }
+        assert!(!is_managed(scene, name));
+    }
+    // It is the program that has asked for it: there the loader looks.
+    assert_eq!(member.does("load answer.so"), "42");
+    member.ends();
+}
+
+#[test]
+fn the_loader_has_what_a_program_of_the_session_has_written() {
+    if let Some(scene) = strict("loader") {
+        loads_what_is_written(&scene);
+    }
+}
+
+#[test]
+fn without_privilege_the_loader_has_what_it_is_asked_for_by_path() {
+    for coherence in [Coherence::Notify, Coherence::Close] {
+        let configure = |config: &mut forebay::Config| config.coherence = coherence;
+        loads_what_is_written(&Scene::with("loader-by-path", 0, configure));
+    }
 }
 
 /// Who goes by the library is no outsider, however the file is opened, before or after.

@@ -98,6 +98,8 @@ pass! {
     mount: names::mount;
     name_to_handle_at: names::handle;
     inotify_add_watch: names::watch;
+    dlopen: names::load;
+    dlmopen: names::load_elsewhere;
 
     aio_read: asynchronous::one;
     aio_read64: asynchronous::one;

@@ -2,7 +2,7 @@
 //!
 //! A member may make system calls by an instruction of its own, as Go's runtime and some libraries do. The kernel says where the
 //! instruction is by which a thread that waits has called (`/proc/TID/syscall`): the library's calls, and those that it sees, are
-//! made by its own code, libc's or the loader's. Whoever calls by other code is an outsider in this. A member without the preload library, the
+//! made by its own code or libc's. Whoever calls by other code is an outsider in this, the loader among them. A member without the preload library, the
 //! keeper's own process among them, is one in everything but the engine's openings, which say so ([`crate::sys::opening`]).
 
 use std::collections::HashMap;

@@ -27,7 +27,8 @@ pub struct Mapped {
     wanted: Vec<(u64, u64)>,
     /// Where the preload library begins, for those that are members by it.
     pub library: Option<u64>,
-    /// Code that makes system calls for the library, or that the library sees to it for: its own, libc's and the loader's.
+    /// Code that makes system calls for the library, or that the library sees to it for: its own and libc's. What the loader opens it sees nothing
+    /// of.
     pub code: Vec<Range<u64>>,
 }
 
@@ -259,8 +260,8 @@ fn mapped_in(maps: &str, wanted: &Wanted<'_>, arena: (u64, u64)) -> Mapped {
 
 /// How the preload library's file is called.
 const LIBRARY: &str = "libforebay_preload.so";
-/// ... and those whose code makes the calls that it knows of: its own, libc's and the loader's, of old ones too.
-const CALLS: [&str; 5] = [LIBRARY, "libc.so", "libc-", "libpthread", "ld-"];
+/// ... and those whose code makes the calls that it knows of: its own and libc's, of old ones too.
+const CALLS: [&str; 4] = [LIBRARY, "libc.so", "libc-", "libpthread"];
 
 /// Of a mapping of a file: `BEGIN-END PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`.
 struct Line<'a> {
@@ -346,7 +347,7 @@ mod tests {
         let mapped = mapped_in(maps, &nothing, (libc::makedev(0, 0x1b), 9));
         assert!(mapped.is_member);
         assert_eq!(mapped.library, Some(0x10));
-        assert_eq!(mapped.code, [0x20..0x30, 0x40..0x50, 0x60..0x70]);
+        assert_eq!(mapped.code, [0x20..0x30, 0x40..0x50]);
     }
 
     /// A process that executes a program has its new memory while it still has the old descriptors.
