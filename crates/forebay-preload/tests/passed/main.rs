@@ -312,6 +312,7 @@ cases! {
     views_end_at_exec: "views-exec";
     views_move_together: "views-together";
     views_are_given_to_pipes: "views-pipes";
+    views_are_sent: "views-sent";
     views_are_inherited_by_others: "views-others";
     views_are_of_the_past: "views-old";
     views_at_random: "views-random";

@@ -103,6 +103,8 @@ static const struct {
     {"views-many", views_beyond_their_limits},
     {"views-together", views_move_together},
     {"views-pipes", views_are_given_to_pipes},
+    {"views-sent", views_are_sent},
+    {"views-other-side", views_other_side},
     {"views-others", views_are_inherited_by_others},
     {"views-end", views_end_with_their_files},
     {"views-old", views_are_old},

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/sched.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <pty.h>
 #include <sched.h>
@@ -86,6 +87,8 @@ void views_end_at_exec(void);
 void views_beyond_their_limits(void);
 void views_move_together(void);
 void views_are_given_to_pipes(void);
+void views_are_sent(void);
+void views_other_side(void);
 void views_are_inherited_by_others(void);
 void views_end_with_their_files(void);
 void views_are_old(void);

@@ -360,6 +360,82 @@ void views_are_given_to_pipes(void)
     MUST(munmap(at, SOME) == 0);
 }
 
+static int connection(int *to)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int small = 4096, large = 4 << 20, one = 1;
+    int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), from = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    MUST(bind(listening, (void *)&at, len) == 0 && getsockname(listening, (void *)&at, &len) == 0 && listen(listening, 1) == 0);
+    MUST(setsockopt(from, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0 && connect(from, (void *)&at, len) == 0);
+    *to = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+    MUST(setsockopt(*to, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
+    setsockopt(*to, SOL_SOCKET, SO_SNDBUF, &large, sizeof large);
+    close(listening);
+    return from;
+}
+
+static long send_by(int way, int socket, char *from, size_t len)
+{
+    int flags = MSG_ZEROCOPY | MSG_DONTWAIT;
+    struct iovec part = {from, len};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+    switch (way) {
+    case 0:
+        return send(socket, from, len, flags);
+    case 1:
+        return sendto(socket, from, len, flags, NULL, 0);
+    case 2:
+        return sendmsg(socket, &message.msg_hdr, flags);
+    case 3:
+        return sendmmsg(socket, &message, 1, flags) == 1 ? message.msg_len : -1;
+    default:
+        return syscall(SYS_sendto, socket, from, len, flags, NULL, 0);
+    }
+}
+
+/* The other program of `views_are_sent`: it has got its socket as it is. */
+void views_other_side(void)
+{
+    int way = atoi(getenv("WAY")), fd = written(path);
+    char *at = map(fd, SOME, PROT_READ);
+    long sent = 0, step;
+    while (sent < SOME && (step = send_by(way, 0, at + sent, SOME - (size_t)sent)) > 0)
+        sent += step;
+    close(fd);
+    MUST(munmap(at, SOME) == 0 && unlink(path) == 0);
+    use_memory(16 + way);
+    MUST(write(1, &sent, sizeof sent) == sizeof sent);
+}
+
+/* What is on its way from a view is what was there when it was sent, whoever has set the socket up. */
+void views_are_sent(void)
+{
+    static char got[SOME];
+    for (int way = 0; way < 5; way++) {
+        int to, from = connection(&to), ends[2];
+        char name[2] = {(char)('0' + way)};
+        long sent, done = 0, step;
+        MUST(pipe2(ends, O_CLOEXEC) == 0 && setenv("WAY", name, 1) == 0);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(to, 0), dup2(ends[1], 1);
+            execl("/proc/self/exe", "programs", "views-other-side", directory, (char *)NULL);
+            _exit(9);
+        }
+        close(to), close(ends[1]);
+        MUST(read(ends[0], &sent, sizeof sent) == sizeof sent && sent > SOME / 3);
+        while (done < sent && (step = recv(from, got + done, (size_t)(sent - done), 0)) > 0)
+            done += step;
+        fill(1);
+        memcpy(bytes + 1000, "dirty", 5);
+        printf("way %d: %d %d\n", way, done == sent, memcmp(got, bytes, (size_t)sent) == 0);
+        close(from), close(ends[0]);
+        await(child);
+    }
+}
+
 /* A child at a terminal of its own has its parent's maps, and so has one that no function of libc makes. */
 void views_are_inherited_by_others(void)
 {

@@ -118,7 +118,9 @@ pass! {
 
     sendmsg: sockets::one;
     sendmmsg: sockets::many;
-    setsockopt: sockets::option;
+    send: sockets::bytes;
+    __send: sockets::bytes;
+    sendto: sockets::bytes;
     pidfd_getfd: sockets::steal;
 
     setuid: identity::user;

@@ -200,7 +200,7 @@ ways! {
     }
     before {
         SYS_sendmmsg => sockets::many;
-        SYS_setsockopt => sockets::option;
+        SYS_sendto => sockets::bytes;
         SYS_inotify_add_watch => names::watch;
         SYS_io_submit => asynchronous::submit;
         SYS_io_uring_setup => asynchronous::ring;

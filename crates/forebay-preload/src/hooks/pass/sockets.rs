@@ -1,11 +1,11 @@
-//! Descriptors that are sent to other processes, or taken from them.
+//! Descriptors that are sent to other processes, or taken from them, and memory that is sent as it is.
 
 use libc::{c_int, cmsghdr, mmsghdr, msghdr};
 
 use super::{Args, give, joined, peek};
 use crate::files::{Given, Why};
 use crate::inside::Inside;
-use crate::mapped::views;
+use crate::mapped::{self, views};
 use crate::raw::KeepErrno;
 use crate::table::{self, FOREIGN, State, holders};
 use crate::{foreign, kernel, raw};
@@ -20,6 +20,7 @@ pub fn one(args: &Args) -> Given {
     if Inside::is() {
         return Ok(());
     }
+    keep_sent(args[2]);
     message(args[1])
 }
 
@@ -28,15 +29,22 @@ pub fn many(args: &Args) -> Given {
     if Inside::is() {
         return Ok(());
     }
+    keep_sent(args[3]);
     for index in 0..u64::from(args[2] as u32).min(MESSAGES_MAX) {
         message(args[1] + index * size_of::<mmsghdr>() as u64)?;
     }
     Ok(())
 }
 
-/// `setsockopt(socket, level, name, ...)`: with `SO_ZEROCOPY` packets are made of the program's own memory.
-pub fn option(args: &Args) {
-    if args[1] as c_int == libc::SOL_SOCKET && args[2] as c_int == libc::SO_ZEROCOPY && joined() {
+/// `send(socket, from, len, flags)`, `sendto(socket, from, len, flags, ...)`.
+pub fn bytes(args: &Args) {
+    keep_sent(args[3]);
+}
+
+/// By the flags of a call that sends: with `MSG_ZEROCOPY` packets are made of the program's own memory. Whether the socket does that another
+/// process may have said.
+fn keep_sent(flags: u64) {
+    if flags as c_int & libc::MSG_ZEROCOPY != 0 && mapped::any() && joined() {
         views::outlive();
     }
 }
