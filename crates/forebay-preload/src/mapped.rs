@@ -158,11 +158,13 @@ fn enter(begin: usize, end: usize, what: What, sticks: bool) -> bool {
     true
 }
 
-/// A file has been mapped, for which [`foreign::begin`] has been called. What was there is gone.
-pub fn begun(begin: usize, len: usize, file: File) {
+/// A file has been mapped, for which [`foreign::begin`] has been called. What was there is gone. `forks`: [`views::forks`] before. A child
+/// that has been forked since has the mapping, too: the lock is not held meanwhile, since whoever is to serve the mapping may need it.
+pub fn begun(begin: usize, len: usize, file: File, forks: Option<u32>) {
     let lock = Lock::take();
     let gone = end_locked(&lock, begin, len);
-    enter(begin, end_of(begin, len), What::File(file), false);
+    let sticks = forks.is_none() || forks != views::forks();
+    enter(begin, end_of(begin, len), What::File(file), sticks);
     lock.free(gone);
 }
 

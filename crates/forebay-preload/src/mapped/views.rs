@@ -70,6 +70,8 @@ static HOLDER: AtomicPtr<Holder> = AtomicPtr::new(std::ptr::null_mut());
 static ENDED: AtomicBool = AtomicBool::new(false);
 /// Threads that are about to fork: what is mapped now a child may have, and nobody would know.
 static FORKING: AtomicU32 = AtomicU32::new(0);
+/// How often one was.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A call of `mmap`.
 pub struct Request {
@@ -130,7 +132,7 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
         return None;
     }
     let is_too_much = PIECES.load(Relaxed) + pieces.len() > PIECES_MAX;
-    if is_too_much || FORKING.load(Ordering::SeqCst) != 0 || !super::has_room() {
+    if is_too_much || forks().is_none() || !super::has_room() {
         return None;
     }
     let begin = show(request, len, &holder, &pieces);
@@ -385,3 +387,10 @@ impl Drop for Forking {
 pub(super) fn in_child() {
     FORKING.store(0, Ordering::SeqCst);
 }
+        FORKS.fetch_add(1, Ordering::SeqCst);
+/// How many forks have begun. `None`: one is under way.
+pub fn forks() -> Option<u32> {
+    let forks = FORKS.load(Ordering::SeqCst);
+    (FORKING.load(Ordering::SeqCst) == 0).then_some(forks)
+}
+

@@ -228,6 +228,10 @@ fn same_by(case: &str, library: &Path, bug: Option<&str>, check: impl FnOnce(&Se
         // A pin for each frame: more than there may be views.
         config.memory = 768 << 20;
     }
+    if case == "maps-forked" {
+        // A guard finds out by itself who has a file mapped.
+        config.coherence = forebay::config::Coherence::Close;
+    }
     let session = Session::open(config).expect("a session");
     let plain = run(case, &temporary.path().join("plain"), |_| {});
     assert_eq!(
@@ -332,6 +336,7 @@ cases! {
     private_maps_keep_what_is_theirs: "maps-own";
     maps_move_and_are_cut: "maps-change";
     maps_end_with_their_file: "maps-cut";
+    maps_that_are_made_in_a_fork: "maps-forked";
     files_are_opened_in_other_ways: "opened";
     files_without_a_name: "unnamed";
     watched_files: "watched";

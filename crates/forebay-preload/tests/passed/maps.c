@@ -85,6 +85,53 @@ void maps_that_change(void)
     show_file(path);
 }
 
+/* What `maps_made_in_a_fork` maps once its process forks. */
+static char *made;
+
+static void make(void)
+{
+    if (made)
+        return;
+    int fd = open(path, O_RDWR);
+    made = map(fd, SOME, PROT_READ | PROT_WRITE, MAP_SHARED);
+    close(fd);
+}
+
+/* A handler maps a file after the library has seen the fork come. The child is the last to have the map, and another program writes the file. */
+void maps_made_in_a_fork(void)
+{
+    int to[2], from[2], go[2], status;
+    char c = 0;
+    close(managed(path, 0));
+    MUST(pthread_atfork(make, NULL, NULL) == 0);
+    MUST(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0 && pipe2(go, O_CLOEXEC) == 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        close(go[1]), close(to[1]);
+        MUST(read(go[0], &c, 1) == 1);
+        int is_old = memcmp(made + 70000, "another", 7) != 0;
+        memcpy(made + 70100, "stored", 6);
+        MUST(munmap(made, SOME) == 0);
+        _exit(is_old);
+    }
+    MUST(munmap(made, SOME) == 0);
+    pid_t other = fork();
+    if (other == 0) {
+        dup2(to[0], 0), dup2(from[1], 1);
+        execl("/proc/self/exe", "programs", "maps-other-side", directory, (char *)NULL);
+        _exit(9);
+    }
+    MUST(read(from[0], &c, 1) == 1 && c == 'w' && write(go[1], "x", 1) == 1);
+    MUST(waitpid(child, &status, 0) == child);
+    printf("child %d\n", status);
+    MUST(write(to[1], "x", 1) == 1 && read(from[0], &c, 1) == 1 && c == 'c');
+    close(to[1]);
+    MUST(waitpid(other, &status, 0) == other);
+    printf("other %d\n", status);
+    show_file(path);
+}
+
 static sigjmp_buf out;
 /* Where a signal says that there is nothing. */
 static volatile uintptr_t nothing;

@@ -91,6 +91,7 @@ static const struct {
     {"maps-read", maps_that_read},
     {"maps-own", maps_of_ones_own},
     {"maps-change", maps_that_change},
+    {"maps-forked", maps_made_in_a_fork},
     {"maps-cut", maps_whose_file_is_cut},
     {"maps-other-side", maps_other_side},
     {"views-read", views_are_read},

@@ -75,6 +75,7 @@ void moved_by_cloning(void);
 void maps_that_read(void);
 void maps_of_ones_own(void);
 void maps_that_change(void);
+void maps_made_in_a_fork(void);
 void maps_whose_file_is_cut(void);
 void maps_other_side(void);
 void views_are_read(void);

@@ -144,11 +144,12 @@ extern "C-unwind" fn map_file(
         Ok(file) => file,
         Err(errno) => return serve::fail(errno),
     };
+    let forks = views::forks();
     let begin = plain::map(at, len, access, flags, fd, offset);
     let _errno = KeepErrno::new();
     match file {
         Some(file) if begin == -1 => foreign::end_of(file, true),
-        Some(file) => mapped::begun(begin as usize, len, file),
+        Some(file) => mapped::begun(begin as usize, len, file, forks),
         None if begin != -1 && flags & libc::MAP_FIXED != 0 => mapped::ended(begin as usize, len),
         None => {}
     }
