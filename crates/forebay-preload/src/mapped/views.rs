@@ -101,8 +101,9 @@ pub fn may_be_view(access: c_int, flags: c_int, fd: c_int) -> bool {
 }
 
 impl Request {
-    fn is_fixed(&self) -> bool {
-        self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
+    /// Whether it takes the place of what is mapped there, which the program may use meanwhile.
+    fn replaces(&self) -> bool {
+        self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED
     }
 }
 
@@ -135,13 +136,19 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     if is_too_much || forks().is_none() || !super::has_room() {
         return None;
     }
-    let begin = show(request, len, &holder, &pieces);
-    if begin.is_none() && raw::errno() == libc::EEXIST {
+    let rest = attached.rest();
+    let begin = match request.replaces() {
+        // Whoever looks there meanwhile would see what is to be cleared.
+        true if rest > 0 => None,
+        true if pieces.len() > 1 => show_over(request, &holder, &pieces),
+        _ => show(request, len, &holder, &pieces),
+    };
+    if begin.is_none() && !request.replaces() && raw::errno() == libc::EEXIST {
         return Some(Err(libc::EEXIST));
     }
     let begin = begin?;
-    if attached.rest() > 0 && !clear(begin + len, attached.rest(), request.access) {
-        take_away(request, begin, len);
+    if rest > 0 && !clear(begin + len, rest, request.access) {
+        plain::unmap(begin, len);
         return None;
     }
     let gone = super::end_locked(&lock, begin, len);
@@ -195,18 +202,26 @@ fn show(request: &Request, len: usize, holder: &Holder, pieces: &[Piece]) -> Opt
     let flags = request.flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
     for piece in pieces {
         if one(begin as usize + piece.at, flags, piece) == -1 {
-            take_away(request, begin as usize, len);
+            plain::unmap(begin as usize, len);
             return None;
         }
     }
     Some(begin as usize)
 }
 
-/// Where a mapping has replaced others, the kernel's is to replace it in turn.
-fn take_away(request: &Request, begin: usize, len: usize) {
-    if !request.is_fixed() || request.flags & libc::MAP_FIXED_NOREPLACE != 0 {
-        plain::unmap(begin, len);
+/// Maps the pieces over what the program has mapped there, and may be looking at: each page is at any time what it was or what it is to be.
+/// The last one is first: addresses that nobody may have are refused before anything is replaced. What has been replaced where there is no
+/// room for the others the kernel's mapping replaces in turn.
+fn show_over(request: &Request, holder: &Holder, pieces: &[Piece]) -> Option<usize> {
+    let fd = holder.file().as_raw_fd();
+    let flags = request.flags & !(libc::MAP_POPULATE | libc::MAP_LOCKED);
+    for piece in pieces.iter().rev() {
+        let at = request.at.checked_add(piece.at)?;
+        if plain::map(at, piece.len, request.access, flags, fd, piece.offset) == -1 {
+            return None;
+        }
     }
+    Some(request.at)
 }
 
 /// Makes the last bytes before `end` zeros, in a copy of the process's.
@@ -373,6 +388,7 @@ impl Forking {
     /// Somebody is about to fork.
     pub fn begin() -> Self {
         FORKING.fetch_add(1, Ordering::SeqCst);
+        FORKS.fetch_add(1, Ordering::SeqCst);
         Forking(())
     }
 }
@@ -383,14 +399,13 @@ impl Drop for Forking {
     }
 }
 
-/// A child forks nothing yet.
-pub(super) fn in_child() {
-    FORKING.store(0, Ordering::SeqCst);
-}
-        FORKS.fetch_add(1, Ordering::SeqCst);
 /// How many forks have begun. `None`: one is under way.
 pub fn forks() -> Option<u32> {
     let forks = FORKS.load(Ordering::SeqCst);
     (FORKING.load(Ordering::SeqCst) == 0).then_some(forks)
 }
 
+/// A child forks nothing yet.
+pub(super) fn in_child() {
+    FORKING.store(0, Ordering::SeqCst);
+}

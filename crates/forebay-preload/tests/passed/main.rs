@@ -317,6 +317,7 @@ cases! {
     views_move_together: "views-together";
     views_are_given_to_pipes: "views-pipes";
     views_are_sent: "views-sent";
+    views_take_the_place_of_maps: "views-over-maps";
     views_are_inherited_by_others: "views-others";
     views_are_of_the_past: "views-old";
     views_at_random: "views-random";

@@ -106,6 +106,7 @@ static const struct {
     {"views-pipes", views_are_given_to_pipes},
     {"views-sent", views_are_sent},
     {"views-other-side", views_other_side},
+    {"views-over-maps", views_take_the_place_of_maps},
     {"views-others", views_are_inherited_by_others},
     {"views-end", views_end_with_their_files},
     {"views-old", views_are_old},

@@ -90,6 +90,7 @@ void views_move_together(void);
 void views_are_given_to_pipes(void);
 void views_are_sent(void);
 void views_other_side(void);
+void views_take_the_place_of_maps(void);
 void views_are_inherited_by_others(void);
 void views_end_with_their_files(void);
 void views_are_old(void);

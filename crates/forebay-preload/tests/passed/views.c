@@ -436,6 +436,43 @@ void views_are_sent(void)
     }
 }
 
+static volatile int is_over;
+
+static void *look_at(void *map)
+{
+    const volatile char *at = map;
+    while (!is_over)
+        for (long i = 0; i < SOME; i += PAGE / 2)
+            (void)at[i];
+    return NULL;
+}
+
+/* A map takes the place of another one of the same file, which a thread reads meanwhile: there is always one or the other. */
+void views_take_the_place_of_maps(void)
+{
+    /* In turn, so that each has its frames in several runs. */
+    int first = open(path, O_RDWR | O_CREAT, 0644), second = open(other_path, O_RDWR | O_CREAT, 0644);
+    fill(1);
+    for (long done = 0; done < SOME; done += 10000)
+        MUST(write(first, bytes + done, 10000) == 10000 && write(second, bytes + done, 10000) == 10000);
+    MUST(fdatasync(first) == 0 && close(first) == 0 && close(second) == 0);
+    int fd = open(path, O_RDONLY);
+    char *at = map(fd, SOME, PROT_READ);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, look_at, at) == 0);
+    for (int i = 0; i < 500; i++)
+        map_at(at, fd, SOME, PROT_READ, MAP_FIXED, 0);
+    is_over = 1;
+    MUST(pthread_join(thread, NULL) == 0);
+    show_all("in place", at);
+    char *end = at + (PAGES - 1) * PAGE;
+    map_at(end, fd, PAGE, PROT_READ | PROT_WRITE, MAP_FIXED, (PAGES - 1) * PAGE);
+    show_all("its end", at);
+    memcpy(end, "stored", 6);
+    show_all("stored", at);
+    MUST(munmap(at, SOME) == 0);
+}
+
 /* A child at a terminal of its own has its parent's maps, and so has one that no function of libc makes. */
 void views_are_inherited_by_others(void)
 {
