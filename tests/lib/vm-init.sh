@@ -48,13 +48,13 @@ leave() {
     until forebay pmem check "$1" >/tmp/checked 2>&1 || ! grep -q 'open in another process' /tmp/checked; do sleep 0.1; done
 }
 
-# How a store says that it becomes durable.
+# How a store says that it becomes durable. On a line of its own: a test that runs beside this may be in the middle of one.
 durable() {
     forebay pmem info "$1" >/tmp/info 2>&1 || cat /tmp/info
     if grep -q 'durable by fdatasync' /tmp/info; then
-        echo "DURABLE $1 fdatasync"
+        printf '\nDURABLE %s fdatasync\n' "$1"
     elif grep -q 'durable by the CPU (DAX)' /tmp/info; then
-        echo "DURABLE $1 $(grep -o 'clwb\|clflushopt\|clflush' /tmp/info | head -n 1)"
+        printf '\nDURABLE %s %s\n' "$1" "$(grep -o 'clwb\|clflushopt\|clflush' /tmp/info | head -n 1)"
     fi
 }
 

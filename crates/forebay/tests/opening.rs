@@ -294,3 +294,24 @@ fn a_session_is_there_once_its_keeper_is_at_work() {
     assert!(keeper.shared().keeps.load(SeqCst), "it is not at work yet");
     drop(files);
 }
+
+/// While the keeper's process has a description of a file that is closed, the kernel does not say that nobody else has one, and the next opening looks
+/// through all processes.
+#[test]
+fn a_file_that_is_closed_has_no_description_in_the_keepers_process() {
+    let (session, _dir, path) = session_and_file("closed");
+    assert!(session.shared().keeps.load(SeqCst));
+    let descriptions = || {
+        let all = std::fs::read_dir("/proc/self/fd").expect("proc");
+        let names = all.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        names.filter(|name| *name == path).count()
+    };
+    let options = read_and_write();
+    let [one, other] = [(), ()].map(|()| session.open_file(&path, &options).expect("opened"));
+    one.write_at(b"bytes", 0).expect("memory");
+    drop(one);
+    assert_ne!(descriptions(), 0, "somebody writes it still");
+    drop(other);
+    assert_eq!(descriptions(), 0);
+    assert_eq!(std::fs::read(&path).expect("the file")[..5], *b"bytes");
+}

@@ -2,11 +2,18 @@
 
 mod here;
 
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+use forebay::device::RealFile;
+use forebay::file::core::Core;
+use forebay::file::settle::{self, Durability};
+use forebay::flush::errors;
 use forebay::keeper::repair;
-use forebay::memory::files::{EXCEEDING, HOLEY};
+use forebay::memory::files::{EXCEEDING, HOLEY, TRUNCATING};
 use forebay::session::look::look;
 use forebay::sync::Ordering;
 use forebay::{Config, File, OpenOptions, Session};
@@ -102,4 +109,58 @@ fn space_that_goes_with_what_the_dead_have_left_is_asked_for_again() {
         assert!(has_space || !is_promised(at), "no space at {at}");
     }
     file.close().expect("closed");
+}
+
+/// The same file, as a program has it that has opened it to read, and finds no keeper to ask.
+fn opened_to_read(file: &File, dir: &TempDir) -> Core {
+    let [direct, buffered] = [libc::O_DIRECT, 0].map(|flags| {
+        let mut options = std::fs::File::options();
+        let opened = options.read(true).custom_flags(flags);
+        OwnedFd::from(opened.open(dir.path().join("data")).expect("the file"))
+    });
+    let core = file.core().expect("a managed file");
+    let device = RealFile::from_descriptors_for_reading(direct, buffered);
+    Core {
+        shared: Arc::clone(&core.shared),
+        id: core.id,
+        device: Arc::new(device.expect("a file of the same kind")),
+    }
+}
+
+/// Somebody has died in a truncation, and the keeper does not answer.
+#[test]
+fn who_only_reads_finishes_what_a_death_has_left() {
+    let Some((session, dir, file)) = one_file("half-cut") else {
+        return;
+    };
+    file.write_at(&[7; 100_000], 0).expect("written");
+    file.sync_all().expect("synced");
+    let reader = opened_to_read(&file, &dir);
+    let me = session.shared().me().expect("a slot");
+    let entry = reader.entry();
+    entry.truncating.store(50_000 + 1, Ordering::Release);
+    entry.flags.fetch_or(TRUNCATING, Ordering::AcqRel);
+    assert_eq!(reader.size(me).ok(), Some(50_000));
+    assert_eq!(entry.flags.load(Ordering::Acquire) & TRUNCATING, 0);
+    assert_eq!(file.len().expect("a size"), 50_000);
+}
+
+/// Somebody has died while it made the device file longer: who may only read cannot cut it, and syncs all the same.
+#[test]
+fn who_only_reads_syncs_what_a_death_has_left_longer() {
+    let Some((session, dir, file)) = one_file("left-longer") else {
+        return;
+    };
+    file.write_at(&[7; 100_000], 0).expect("written");
+    file.sync_all().expect("synced");
+    let core = file.core().expect("a managed file");
+    let reader = opened_to_read(&file, &dir);
+    let me = session.shared().me().expect("a slot");
+    let longer = core.change(me, |device| device.set_len(200_000));
+    longer.expect("longer");
+    core.entry().flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    let seen = AtomicU32::new(errors::sequence(core.entry()));
+    settle::settle(&reader, me, Durability::All, &seen).expect("synced");
+    let on_disk = std::fs::metadata(dir.path().join("data")).expect("the file");
+    assert_eq!(on_disk.len(), 100_000);
 }

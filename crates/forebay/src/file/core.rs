@@ -77,7 +77,7 @@ impl Core {
     /// before it and then bytes from after it.
     #[inline]
     pub fn size(&self, me: Me<'_>) -> std::result::Result<u64, Halt> {
-        if self.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0 {
+        while self.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0 {
             resize::finish_truncation(self, me)?;
         }
         Ok(self.entry().size.load(Ordering::Acquire))

@@ -4,6 +4,9 @@
 //! Truncation notes its target in the entry first (`truncating`), so that a repair carries it out; the store of the size
 //! commits it. Punching frees the device's space first: should memory's newer bytes outlive a death, the punch has not happened.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::device::DeviceStat;
 use crate::error::Error;
 use crate::file::append::AppendLock;
@@ -14,6 +17,7 @@ use crate::frame::header::Guard;
 use crate::frame::slots;
 use crate::ids::BlockIndex;
 use crate::limits::{FILE_BYTES_MAX, PAGE_BYTES};
+use crate::member::again;
 use crate::memory::copy;
 use crate::memory::files::{ASKED, EXCEEDING, TRUNCATING};
 use crate::memory::threads::{FileStop, Me, Operation, stop_file};
@@ -22,6 +26,7 @@ use crate::scrap::cut::{cut, drop_beyond, lock_found};
 use crate::scrap::give::part_of;
 use crate::scrap::own::{is_shared, own_frame};
 use crate::scrap::split::{Segment, mask, segments};
+use crate::sync::time::Instant;
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
@@ -370,14 +375,41 @@ fn reach_alone(core: &Core, operation: &Operation<'_>) -> Result<(), Halt> {
     Ok(())
 }
 
+/// How long a truncation that somebody has left in the middle is waited for by a process that cannot carry it out.
+const TRUNCATION_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Carries out a truncation whose thread died in the middle.
+///
+/// # Errors
+/// `EIO`, where this process may not write the file, and nobody who may does it.
 pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
-    if !core.device.is_writable() {
-        // Whoever writes what it owes finishes this first.
-        core.shared.ask_to_flush(core.id);
-        me.wait(64);
-        return Ok(());
+    if core.device.is_writable() {
+        return finish_alone(core, me);
     }
+    let is_left = || core.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0;
+    let begun = Instant::now();
+    while is_left() {
+        // Whoever writes what it owes finishes this first.
+        if core.shared.ask_to_flush(core.id) {
+            continue;
+        }
+        match again::open_again(&core.shared, core.id) {
+            Some(device) if device.is_writable() => {
+                let (shared, id) = (Arc::clone(&core.shared), core.id);
+                return finish_alone(&Core { shared, id, device }, me);
+            }
+            _ if begun.elapsed() < TRUNCATION_PATIENCE => me.wait(64),
+            _ => {
+                let error = std::io::Error::from_raw_os_error(libc::EIO);
+                return Err(Error::device("finish a truncation", &error).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As [`finish_truncation`], by a device file that can be written.
+fn finish_alone(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     let (_stop, operation) = alone(core, me)?;
     let entry = core.entry();
     // Somebody else may have finished it meanwhile.

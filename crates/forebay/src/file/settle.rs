@@ -59,14 +59,14 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
     let size = core.size(me).map_err(Core::ended)?;
     let outcome = match durability {
         Durability::Kernel => pass_on(core, me),
-        _ if !core.device.is_writable() => flush_by_others(core, me),
+        _ if !core.device.is_writable() => flush_by_others(core, me, size),
         _ => flush(core, me, Scope::SYNC),
     };
     if syncs && outcome.pages_written > 0 {
         let is_small = outcome.pages_written <= write::SMALL_SYNC_PAGES;
         core.entry().count_sync(is_small);
     }
-    if outcome.errno.is_none() {
+    if outcome.errno.is_none() && core.device.is_writable() {
         match resize::fit_length(core, me, size) {
             // How long such a file is, the kernel knows.
             Err(Halt::Kernel) => {}
@@ -110,21 +110,29 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
     core.shared.flush(me, core.id, &core.device, scope)
 }
 
-/// What a description that may not write owes to a sync: the keeper writes. Without a keeper that answers this process opens the file as a
-/// recovery would. Where it may not either, the sync fails.
-fn flush_by_others(core: &Core, me: Me<'_>) -> Outcome {
-    let owes = || core.entry().owed_pages.load(Ordering::Acquire) != 0;
-    if !owes() || core.shared.ask_to_flush(core.id) {
+/// What a description that may not write owes to a sync: the keeper writes, and gives the device file its length. Without a keeper that answers this
+/// process opens the file as a recovery would. Where it may not either, the sync fails if bytes are owed.
+fn flush_by_others(core: &Core, me: Me<'_>, size: u64) -> Outcome {
+    if !core.entry().owes() || core.shared.ask_to_flush(core.id) {
         return Outcome::default();
     }
-    match again::open_again(&core.shared, core.id) {
-        Some(device) if device.is_writable() => {
-            core.shared.flush(me, core.id, &device, Scope::SYNC)
+    if let Some(device) = again::open_again(&core.shared, core.id)
+        && device.is_writable()
+    {
+        let (shared, id) = (Arc::clone(&core.shared), core.id);
+        let by = Core { shared, id, device };
+        let mut outcome = flush(&by, me, Scope::SYNC);
+        if outcome.errno.is_none()
+            && let Err(Halt::Failed(error)) = resize::fit_length(&by, me, size)
+        {
+            outcome.errno = Some(error.errno());
         }
-        _ => Outcome {
-            errno: owes().then_some(libc::EIO),
-            ..Outcome::default()
-        },
+        return outcome;
+    }
+    let owes = core.entry().owed_pages.load(Ordering::Acquire) != 0;
+    Outcome {
+        errno: owes.then_some(libc::EIO),
+        ..Outcome::default()
     }
 }
 

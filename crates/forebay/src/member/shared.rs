@@ -23,7 +23,7 @@ use crate::member::repairs::{Unlanded, Waited};
 use crate::member::table;
 use crate::member::viewers::Viewers;
 use crate::memory::arena::Arena;
-use crate::memory::files::LIVE;
+use crate::memory::files::{LEASED, LIVE};
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::stats::Counter;
@@ -249,14 +249,18 @@ impl Shared {
     }
 
     /// One description of a file has been closed, and its device file, `mine`, will be dropped: if it was the last that this
-    /// process has and nothing is owed, the process gives its descriptors back. A keeper does so in its own time.
+    /// process has and nothing is owed, the process gives its descriptors back. A keeper, who has them for others as well, does so if nobody writes
+    /// the file and it lacks nothing: with a description less the kernel can tell the next opener that nobody else has the file.
     pub fn closed(&self, file: FileId, mine: &Arc<dyn DeviceFile>) {
-        let owed = self
-            .arena
-            .file_unchecked(file)
-            .owed_pages
-            .load(Ordering::Acquire);
-        if owed != 0 || self.keeps.load(Relaxed) {
+        let entry = self.arena.file_unchecked(file);
+        if self.keeps.load(Relaxed) {
+            let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+            if !leased && entry.writers() == 0 && !lacks::lacks_anything(entry) {
+                self.drop_unwritten(file, mine);
+            }
+            return;
+        }
+        if entry.owed_pages.load(Ordering::Acquire) != 0 {
             return;
         }
         let mut devices = self.devices();

@@ -357,10 +357,11 @@ fn finish(core: &Core, me: Me<'_>, guard: Option<&Guard>, is_awaited: bool) {
         let is_in = |guard: &Guard| locked(&guard.early).contains(&inode);
         is_awaited && !guard.is_some_and(is_in)
     };
-    if is_awaited() || !holds {
-        settle::trim(core, me, |_| is_awaited() || !holds);
+    if !holds {
+        return;
     }
-    if holds && is_awaited() && !core.entry().owes() {
+    settle::trim(core, me, |_| is_awaited());
+    if is_awaited() && !core.entry().owes() {
         // A close has left it to the keeper.
         closing::give_time_back(&core.shared, me, core.id, &core.device, true);
     }

@@ -321,6 +321,23 @@ fn who_has_come_in_is_not_cut_off() {
     }
 }
 
+/// Where nobody is made to wait somebody may be appending to a file that is given to the kernel.
+#[test]
+fn who_appends_where_nobody_waits_is_not_cut_off() {
+    let session = session("notify-cut", Coherence::Notify);
+    let shared = session.shared();
+    let me = shared.me().expect("a thread");
+    let guard = guard_at_work(&session);
+    let disk = SimDisk::new(SimOptions::default());
+    let trims = Arc::new(Trims::default());
+    let (file, id, _) = watched_file(&session, &disk, Arc::clone(&trims));
+    file.write_at(&[1; 100_000], 0).expect("written");
+    file.sync_all().expect("synced");
+    mend::give_to_kernel(shared, me, &guard, id);
+    assert!(is_kernels(shared, id));
+    assert_eq!(trims.0.load(Relaxed), 0);
+}
+
 /// A process that is about to keep lets everybody in, and its programs mark files by it already.
 #[test]
 fn who_comes_before_the_keeper_keeps_is_looked_for() {
