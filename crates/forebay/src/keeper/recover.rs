@@ -41,6 +41,7 @@ use crate::memory::mapping::Mapping;
 use crate::memory::place::dir;
 use crate::memory::threads::{self, Me};
 use crate::sync::{Ordering, planted};
+use crate::text::as_text;
 
 /// What became of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -77,18 +78,11 @@ pub enum Saved {
     },
 }
 
-/// Paths are bytes and JSON is text: what is no text is shown as well as can be.
-fn as_text<S: serde::Serializer>(
-    path: impl AsRef<Path>,
-    to: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    to.serialize_str(&path.as_ref().to_string_lossy())
-}
-
 /// What a recovery found and did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The arena.
+    #[serde(serialize_with = "as_text")]
     pub arena: PathBuf,
     /// Files that were owed something.
     pub files: Vec<Saved>,

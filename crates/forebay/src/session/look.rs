@@ -44,6 +44,7 @@ use crate::session::{Session, adopt::ForGood};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
+use crate::text::as_text;
 
 /// How often a file whose gate is closed is tried again before it counts as in use.
 const ENTER_TRIES: u32 = 1000;
@@ -73,6 +74,7 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SeenFile {
     /// Last known path.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Size that the session's programs see, bytes.
     pub size_bytes: u64,
