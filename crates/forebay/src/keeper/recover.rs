@@ -98,9 +98,8 @@ pub struct Report {
 /// [`Error::Session`] when the session is alive; [`Error::Arena`] when the file is not an arena. Files that cannot be
 /// saved are in the report, not errors.
 pub fn recover(path: &Path, config: &Config) -> Result<Report> {
-    let file = fs::OpenOptions::new().read(true).write(true).open(path);
-    let file = file.map_err(|e| Error::Arena(format!("{}: {e}", path.display())))?;
-    let _only_one = lock_file(&file, path)?;
+    let file = dir::open_own(path).map_err(|e| Error::Arena(format!("{}: {e}", path.display())))?;
+    let only_one = lock_file(&file, path)?;
     let meta = file.metadata().map_err(|e| Error::Arena(e.to_string()))?;
     if meta.len() == 0 {
         return discard_unfinished(path, &meta);
@@ -109,7 +108,7 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
     let mapping = Mapping::attach(file).map_err(|e| named(&e))?;
     let arena = match Arena::open(mapping) {
         Ok(arena) => arena,
-        Err(_) if !has_magic(path) => return discard_unfinished(path, &meta),
+        Err(_) if !has_magic(&only_one) => return discard_unfinished(path, &meta),
         Err(Error::Arena(why)) => return Err(named(&why)),
         Err(error) => return Err(error),
     };
@@ -180,10 +179,9 @@ fn remove(path: &Path) {
 }
 
 /// Whether the arena was ever finished: an arena without its magic holds nothing.
-fn has_magic(path: &Path) -> bool {
+fn has_magic(file: &fs::File) -> bool {
     let mut word = [0; 8];
-    let read = fs::File::open(path).and_then(|file| file.read_exact_at(&mut word, 0));
-    read.is_ok() && word != [0; 8]
+    file.read_exact_at(&mut word, 0).is_ok() && word != [0; 8]
 }
 
 /// How long a lock that somebody else has is tried again.

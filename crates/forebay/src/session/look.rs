@@ -36,7 +36,7 @@ use crate::member::{handoff, members, opens};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
-use crate::memory::place::PlaceKind;
+use crate::memory::place::{PlaceKind, dir};
 use crate::memory::threads::{self, Me};
 use crate::session::streams::{SeenStream, SeenTracking, streams_of, tracking_of};
 pub use crate::session::told::Unsettled;
@@ -283,7 +283,7 @@ pub struct Evicted {
 impl Session {
     /// Joins the session whose arena is at `path`, if some process is in it, without hosting a keeper. Unlike
     /// [`Session::join`] it makes and recovers nothing: `None` when nobody is in the session, or it is being made or
-    /// recovered.
+    /// recovered, or its arena is another user's.
     ///
     /// # Errors
     /// [`Error::Arena`] and [`Error::Session`] as for [`Session::join`].
@@ -298,7 +298,7 @@ impl Session {
         for_good: Option<ForGood>,
     ) -> Result<Option<Self>> {
         let failed = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
-        let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(path) else {
+        let Ok(file) = dir::open_own(path) else {
             return Ok(None);
         };
         if life_of(&file).map_err(|e| failed(&e))? != Life::Alive
