@@ -214,7 +214,13 @@ fn with_progress(
     let seen = look(arena).ok().flatten();
     std::thread::scope(|scope| {
         let (done, waiting) = mpsc::channel();
-        scope.spawn(move || done.send(recover(arena, config)));
+        let recovers = move || done.send(recover(arena, config));
+        if std::thread::Builder::new()
+            .spawn_scoped(scope, recovers)
+            .is_err()
+        {
+            return recover(arena, config);
+        }
         loop {
             match waiting.recv_timeout(SHOW_EVERY) {
                 Ok(result) => return result,

@@ -208,8 +208,8 @@ fn drain(session: &Session, config: &Config, held: Held) -> Result<Vec<Unsettled
         return Ok(Vec::new());
     }
     let name = config.session.clone();
-    // The keys pressed now are meant for us.
-    std::thread::spawn(move || {
+    // The keys pressed now are meant for us. Where no thread is to be had, everything is written first.
+    let _ = std::thread::Builder::new().spawn(move || {
         loop {
             let taken = held.wait();
             if ENDING.contains(&taken.signal) {
