@@ -349,3 +349,35 @@ fn where_no_thread_is_to_be_had_everything_is_written_all_the_same() {
     let (status, stderr) = daemon.wait();
     assert!(status.success(), "{stderr}");
 }
+
+/// They come when the program has ended, and not everything is written yet.
+#[test]
+fn signals_that_were_ignored_do_not_end_the_last_of_a_command() {
+    let place = Place::new("ignored-last");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let daemon = place.daemon(&[]);
+    let file = place.file("file");
+    let writer = writer::start(&place, &file, 8_000_000, false);
+    let program = env!("CARGO_BIN_EXE_forebay");
+    let script = format!("trap '' HUP INT; exec {program} run -- sh -c 'echo $$; read x'");
+    let mut command = place.in_place(Command::new("sh"), &["-c", &script]);
+    command.env("FOREBAY_PRELOAD", stand_in(&place));
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = Process::new(pipes.spawn().expect("forebay runs"));
+    let child = run.first_line().trim().parse().expect("a number");
+    let child = Pid::from_raw(child).expect("a process");
+    // It does not see the program's end before they are there.
+    run.signal(Signal::STOP);
+    run.say("go on\n");
+    assert!(is_soon(|| state_of(child) == Some('Z')));
+    run.signal(Signal::HUP);
+    run.signal(Signal::INT);
+    run.signal(Signal::CONT);
+    let (status, stderr) = run.wait();
+    assert!(status.success(), "{status:?}: {stderr}");
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(8_000_000));
+    writer.kill();
+    daemon.kill();
+}
