@@ -18,13 +18,18 @@ pub fn answer(
     let listener = TcpListener::bind(address);
     let listener =
         listener.map_err(|why| Failure::Failed(format!("--metrics: {address}: {why}")))?;
-    thread::spawn(move || {
+    let answers = move || {
         for stream in listener.incoming().flatten() {
             // Whoever does not listen has no answer.
             let _ = say(stream, &metrics());
         }
-    });
-    Ok(())
+    };
+    let begun = thread::Builder::new().spawn(answers);
+    begun.map(drop).map_err(|why| {
+        Failure::Failed(format!(
+            "--metrics: no thread is to be had that answers: {why}"
+        ))
+    })
 }
 
 fn say(mut stream: TcpStream, body: &str) -> std::io::Result<()> {

@@ -52,7 +52,14 @@ impl Directory {
     pub(crate) fn open(&self, number: u64, flags: i32) -> Answer<u64> {
         // Where bytes go and when they are durable is seen to at each write.
         let access = OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32);
-        self.serve(number, || self.reopen(number, access), flags)
+        let open = || match self.reopen(number, access) {
+            // A file that may only grow (`chattr +a`). No session has it: the kernel appends.
+            Err(Failed(libc::EPERM)) if flags & libc::O_APPEND != 0 => {
+                self.reopen(number, access | OFlags::APPEND)
+            }
+            opened => opened,
+        };
+        self.serve(number, open, flags)
     }
 
     pub(crate) fn create(

@@ -1,54 +1,125 @@
 //! Hearing of a mount's end: the kernel takes a mount away before its process has written what it has, and the process then has nobody to tell how that went.
 //!
-//! So the process listens on an abstract socket that is named after the mount's device, and at its end tells whoever has connected. Who waits connects
-//! before it unmounts, and believes root and the mount's owner only. Another network name space has other sockets: from there nobody waits.
+//! So the process listens on an abstract socket whose name begins with the mount's device, and at its end tells whoever has connected. Who waits finds it in the
+//! kernel's list of sockets and connects before it unmounts. Anybody may take names that begin so: nobody knows how the process's own ends before it has it, and who waits believes
+//! root and the mount's owner only. Another network name space has other sockets: from there nobody can wait.
 
+use std::collections::HashSet;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
 
 use crate::points::{FILE_SYSTEM, unescaped};
 
-/// A device's number may be another mount's while the process of the last one still writes.
-const NAMES: u32 = 8;
+/// What is said when nobody has it mounted any more.
+const OVER: &str = "over";
 /// What is said when everything is where it belongs.
 const ENDED: &str = "ended";
+/// How long a process is tried again that has not taken in yet who has connected before.
+const FULL_PATIENCE: Duration = Duration::from_secs(1);
+const FULL_PAUSE: Duration = Duration::from_millis(20);
+/// How often who waits looks whether the mount is there still.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What the kernel's list says of a mount.
 struct Listed {
     device: String,
+    point: PathBuf,
     owner: u32,
 }
 
 fn listed(point: &Path) -> Option<Listed> {
-    let list = fs::read("/proc/self/mountinfo").ok()?;
-    let lines = list.split(|&byte| byte == b'\n');
-    lines.rev().find_map(|line| parsed(line, point))
+    let all = listed_by("self");
+    all.into_iter().rfind(|mount| mount.point == point)
 }
 
-/// One line of it, if that is a mount of ours at this point.
-fn parsed(line: &[u8], point: &Path) -> Option<Listed> {
+/// The mounts of ours that a process sees.
+fn listed_by(process: &str) -> Vec<Listed> {
+    let list = fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+    let lines = list.split(|&byte| byte == b'\n');
+    lines.filter_map(parsed).collect()
+}
+
+/// One line of it, if that is a mount of ours.
+fn parsed(line: &[u8]) -> Option<Listed> {
     let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
     let rest = words.iter().position(|word| *word == b"-")?;
-    if words.get(rest + 1)? != &FILE_SYSTEM.as_bytes() || unescaped(words.get(4)?) != point {
+    if words.get(rest + 1)? != &FILE_SYSTEM.as_bytes() {
         return None;
     }
     let options = String::from_utf8_lossy(words.get(rest + 3)?);
     let owner = { options.split(',') }.find_map(|option| option.strip_prefix("user_id="));
     Some(Listed {
         device: String::from_utf8_lossy(words.get(2)?).into_owned(),
+        point: unescaped(words.get(4)?),
         owner: owner?.parse().ok()?,
     })
 }
 
-fn addresses(device: &str) -> impl Iterator<Item = SocketAddr> {
-    let name = move |count| format!("forebay-mount/{device}/{count}");
-    (0..NAMES).filter_map(move |count| SocketAddr::from_abstract_name(name(count)).ok())
+/// Where a device is mounted still: in words.
+fn still_mounted(device: &str) -> Option<String> {
+    let is_it = |mount: &Listed| mount.device == device;
+    if let Some(mount) = listed_by("self").into_iter().find(is_it) {
+        return Some(format!("at {}", mount.point.display()));
+    }
+    // Many processes see the same mounts.
+    let mut seen = HashSet::new();
+    let all = fs::read_dir("/proc").ok()?;
+    let names = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut others = names.filter(|name| {
+        let space = name.parse::<u32>().ok();
+        let space = space.and_then(|id| fs::read_link(format!("/proc/{id}/ns/mnt")).ok());
+        space.is_some_and(|space| seen.insert(space))
+    });
+    let other = others.find(|id| listed_by(id).iter().any(is_it))?;
+    Some(format!(
+        "in another mount name space, that of process {other}: a container's, for one"
+    ))
+}
+
+/// What names of sockets begin with for a device. Its number may be another mount's while the process of the last one still writes.
+fn prefix(device: &str) -> String {
+    format!("forebay-mount/{device}/")
+}
+
+/// The names that somebody has taken for a device.
+fn names(device: &str) -> Vec<String> {
+    let list = fs::read("/proc/net/unix").unwrap_or_default();
+    let list = String::from_utf8_lossy(&list).into_owned();
+    let prefix = prefix(device);
+    let of_lines = list.lines().filter_map(|line| line.rsplit_once('@'));
+    let mut names: Vec<_> = of_lines
+        .filter(|(_, name)| name.starts_with(&prefix))
+        .map(|(_, name)| name.to_owned())
+        .collect();
+    // Each connection has a line of its own.
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Who answers by a name. Nobody is waited for.
+fn answers(name: &str) -> rustix::io::Result<UnixStream> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn is_of(stream: impl AsFd, owner: u32) -> bool {
+    let peer = socket_peercred(stream).map(|peer| peer.uid.as_raw());
+    peer.is_ok_and(|uid| uid == 0 || uid == owner)
 }
 
 /// The mount's process, which tells of its end.
@@ -62,8 +133,14 @@ impl Teller {
     /// For what this process has mounted at a point; `None` if nobody can be told.
     #[must_use]
     pub fn begin(point: &Path) -> Option<Teller> {
-        let device = listed(point)?.device;
-        let socket = addresses(&device).find_map(|name| UnixListener::bind_addr(&name).ok())?;
+        Self::of_device(&listed(point)?.device)
+    }
+
+    fn of_device(device: &str) -> Option<Teller> {
+        // Keys that nobody else knows.
+        let name = format!("{}{:x}", prefix(device), RandomState::new().hash_one(0));
+        let address = SocketAddr::from_abstract_name(name).ok()?;
+        let socket = UnixListener::bind_addr(&address).ok()?;
         socket.set_nonblocking(true).ok()?;
         Some(Teller {
             socket,
@@ -80,9 +157,19 @@ impl Teller {
         };
         self.asked.retain_mut(is_there);
         while let Ok((stream, _)) = self.socket.accept() {
-            if stream.set_nonblocking(true).is_ok() {
+            // Who else comes has nothing to end here.
+            let is_theirs = is_of(&stream, geteuid().as_raw());
+            if is_theirs && stream.set_nonblocking(true).is_ok() {
                 self.asked.push(stream);
             }
+        }
+    }
+
+    /// Tells everybody that it is mounted nowhere any more, and that the rest is being written.
+    pub fn tell_over(&mut self) {
+        self.look();
+        for stream in &mut self.asked {
+            let _ = stream.write_all(format!("{OVER}\n").as_bytes());
         }
     }
 
@@ -99,41 +186,81 @@ impl Teller {
 
 /// Somebody who waits for a mount's end.
 #[derive(Debug)]
-pub struct Waiting(Vec<UnixStream>);
+pub struct Waiting {
+    device: String,
+    tellers: Vec<UnixStream>,
+}
 
 impl Waiting {
     /// For what is mounted at a point now.
     #[must_use]
     pub fn of(point: &Path) -> Waiting {
-        let Some(Listed { device, owner }) = listed(point) else {
-            return Waiting(Vec::new());
-        };
-        let streams = addresses(&device).filter_map(|name| UnixStream::connect_addr(&name).ok());
-        let is_theirs = |stream: &UnixStream| {
-            let peer = socket_peercred(stream).map(|peer| peer.uid.as_raw());
-            peer.is_ok_and(|uid| uid == 0 || uid == owner)
-        };
-        Waiting(streams.filter(is_theirs).collect())
+        match listed(point) {
+            Some(mount) => Self::of_device(mount.device, mount.owner),
+            None => Self::of_device(String::new(), 0),
+        }
+    }
+
+    fn of_device(device: String, owner: u32) -> Waiting {
+        let begun = Instant::now();
+        let mut tellers = Vec::new();
+        let mut names = names(&device);
+        loop {
+            names.retain(|name| match answers(name) {
+                Ok(stream) if is_of(&stream, owner) => {
+                    tellers.push(stream);
+                    false
+                }
+                // Whose it is nobody can tell.
+                Err(Errno::AGAIN) => true,
+                _ => false,
+            });
+            if names.is_empty() || !tellers.is_empty() || begun.elapsed() > FULL_PATIENCE {
+                return Waiting { device, tellers };
+            }
+            std::thread::sleep(FULL_PAUSE);
+        }
     }
 
     /// Waits until the mount's process has written everything; `patience` is called each time that so much has passed again, with all that has.
     ///
     /// # Errors
-    /// What it could not, in its words.
+    /// What it could not, in its words; that the mount is there still, elsewhere; or that nobody can be asked.
     pub fn for_end(self, every: Duration, patience: impl Fn(Duration)) -> Result<(), String> {
+        if self.tellers.is_empty() {
+            return Err(
+                "it is unmounted; whether everything has been written cannot be asked from here"
+                    .into(),
+            );
+        }
         let begun = Instant::now();
-        for stream in self.0 {
-            stream
-                .set_read_timeout(Some(every))
+        for mut stream in self.tellers {
+            { stream.set_nonblocking(false) }
+                .and_then(|()| stream.set_read_timeout(Some(LOOK_EVERY)))
                 .map_err(|error| error.to_string())?;
-            let mut stream = BufReader::new(stream);
-            let mut line = String::new();
+            let mut told = begun.elapsed();
+            let mut stream = BufReader::new(&mut stream);
+            let (mut line, mut is_over) = (String::new(), false);
             loop {
                 match stream.read_line(&mut line) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        patience(begun.elapsed())
+                        // Another mount may have the number afterwards.
+                        let place = (!is_over).then(|| still_mounted(&self.device)).flatten();
+                        if let Some(place) = place {
+                            return Err(format!(
+                                "it is unmounted here, and still mounted {place}; its process goes on until it is unmounted there as well"
+                            ));
+                        }
+                        if begun.elapsed() >= told + every {
+                            told = begun.elapsed();
+                            patience(told);
+                        }
                     }
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Ok(_) if line.trim_end() == OVER => {
+                        is_over = true;
+                        line.clear();
+                    }
                     _ => break,
                 }
             }
@@ -157,29 +284,31 @@ mod tests {
     #[test]
     fn a_mounts_device_and_owner_are_found() {
         let line = b"36 35 0:43 / /mnt/with\\040space rw,nosuid shared:7 - fuse.forebay /data rw,user_id=1000,group_id=0";
-        let found = parsed(line, Path::new("/mnt/with space")).expect("a mount");
+        let found = parsed(line).expect("a mount");
         assert_eq!((found.device.as_str(), found.owner), ("0:43", 1000));
-        assert!(parsed(line, Path::new("/mnt")).is_none());
-        assert!(parsed(b"", Path::new("/mnt")).is_none());
+        assert_eq!(found.point, Path::new("/mnt/with space"));
+        assert!(parsed(b"").is_none());
+    }
+
+    fn waiting(stream: UnixStream) -> Waiting {
+        Waiting {
+            device: "none".into(),
+            tellers: vec![stream],
+        }
     }
 
     #[test]
     fn who_waits_is_told_how_it_ended() {
-        let device = format!("test-{}", std::process::id());
+        let owner = geteuid().as_raw();
         let wait = |failed: Option<&'static str>| {
-            let name = addresses(&device).next().expect("an address");
-            let socket = UnixListener::bind_addr(&name).expect("a socket");
-            socket.set_nonblocking(true).expect("set");
-            let mut teller = Teller {
-                socket,
-                asked: Vec::new(),
-            };
-            let stream = || UnixStream::connect_addr(&name).expect("connected");
-            let waiting = Waiting(vec![stream()]);
-            drop(stream());
+            let device = format!("test-{}-{}", std::process::id(), failed.is_some());
+            let mut teller = Teller::of_device(&device).expect("a socket");
+            let waiting = Waiting::of_device(device.clone(), owner);
+            drop(Waiting::of_device(device, owner));
             teller.look();
             teller.look();
             assert_eq!(teller.asked.len(), 1);
+            teller.tell_over();
             teller.tell(failed);
             waiting.for_end(Duration::from_secs(60), |_| {})
         };
@@ -189,11 +318,18 @@ mod tests {
     }
 
     #[test]
+    fn who_finds_nobody_to_ask_says_so() {
+        let waiting = Waiting::of_device("none".into(), 0);
+        let why = waiting.for_end(Duration::from_secs(60), |_| {});
+        assert!(why.expect_err("nobody").contains("cannot be asked"));
+    }
+
+    #[test]
     fn who_waits_for_what_dies_hears_of_it() {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
-        let waiting = Waiting(vec![ours]);
+        let waiting = waiting(ours);
         let other = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(LOOK_EVERY * 2);
             drop(theirs);
         });
         let times = std::cell::Cell::new(0);

@@ -98,6 +98,8 @@ pub mod stream;
 pub mod sync;
 #[doc(hidden)]
 pub mod sys;
+#[doc(hidden)]
+pub mod text;
 
 pub use config::Config;
 pub use error::{Error, Result};

@@ -16,7 +16,7 @@ pub mod letters;
 pub mod planted;
 pub mod tasks;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub use planted::{Bug, plant, plant_everywhere, planted};
 thread_local! {
     static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    /// What happens when the countdown is over, instead of a death.
+    static VISIT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     /// The same of accesses that may change a word.
     static CHANGES_LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     static CHANGES: Cell<u64> = const { Cell::new(0) };
@@ -67,7 +69,9 @@ pub fn point() {
         return;
     }
     if left == 0 && !CRASHED.get() {
-        die();
+        let Some(visit) = VISIT.take() else { die() };
+        COUNTDOWN.set(u64::MAX);
+        return visit();
     }
     COUNTDOWN.set(left.saturating_sub(1));
 }
@@ -116,6 +120,15 @@ pub fn crash_after<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {
 pub fn crash_after_changes<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {
     CHANGES_LEFT.set(n);
     until_death(f)
+}
+
+/// Runs `f`, and `visit` before its `n`-th shared access (counting from 0), if it makes so many. Whether it has, and what `f` returns.
+pub fn visit_after<T>(n: u64, visit: impl FnOnce() + 'static, f: impl FnOnce() -> T) -> (bool, T) {
+    VISIT.set(Some(Box::new(visit)));
+    COUNTDOWN.set(n);
+    let result = f();
+    COUNTDOWN.set(u64::MAX);
+    (VISIT.take().is_none(), result)
 }
 
 fn until_death<T>(f: impl FnOnce() -> T) -> Option<T> {

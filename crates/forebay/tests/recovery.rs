@@ -737,3 +737,32 @@ fn a_change_within_a_change_does_not_end_it() {
     });
     assert!(!core.entry().has_intent(me.id));
 }
+
+/// An arena names files and what to write to them: its maker would have the rights of whoever recovers or joins it.
+#[test]
+fn arenas_of_others_are_refused() {
+    let scene = Scene::new();
+    let link = scene.arena.with_file_name("a-link.arena");
+    std::os::unix::fs::symlink(&scene.arena, &link).expect("a link");
+    let refused = recover(&link, &scene.config);
+    let _ = fs::remove_file(&link);
+    assert!(matches!(refused, Err(Error::Arena(_))), "{refused:?}");
+    if forebay::memory::place::dir::user_id() == 0 {
+        let give = |uid| std::os::unix::fs::chown(&scene.arena, Some(uid), None);
+        give(4711).expect("given away");
+        let refused = recover(&scene.arena, &scene.config);
+        let config = config(&session_name("living"));
+        let living = Session::open(config.clone()).expect("a session");
+        let arena = living.arena_path().expect("a path");
+        let own = Session::join_living(&arena, config.clone()).expect("a session");
+        assert!(own.is_some());
+        std::os::unix::fs::chown(&arena, Some(4711), None).expect("given away");
+        let joined = Session::join_living(&arena, config).expect("no session");
+        std::os::unix::fs::chown(&arena, Some(0), None).expect("taken back");
+        give(0).expect("taken back");
+        let error = refused.expect_err("another's").to_string();
+        assert!(error.contains("belongs to user 4711"), "{error}");
+        assert!(joined.is_none(), "another's session is joined");
+    }
+    scene.assert_written(&scene.recover());
+}

@@ -6,9 +6,11 @@ mod common;
 mod here;
 mod workers;
 
+use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -124,6 +126,25 @@ impl Scene {
         let mut worker = Worker::ready(&spec);
         worker.go();
         worker.end().assert_good_or_killed();
+    }
+
+    /// Before the so manieth access of a recovery a stranger writes to the file, unless he would have to wait. Whether he has; `None`: the recovery
+    /// has ended before.
+    fn recover_with_a_stranger(&self, at: u64) -> (Option<bool>, Report) {
+        let has_changed = Rc::new(Cell::new(false));
+        let (path, told) = (self.path(), Rc::clone(&has_changed));
+        let visit = move || {
+            let mut options = fs::OpenOptions::new();
+            let opened = options.write(true).custom_flags(libc::O_NONBLOCK);
+            if let Ok(file) = opened.open(path) {
+                let bytes = vec![9; (STRANGER.end - STRANGER.start) as usize];
+                file.write_all_at(&bytes, STRANGER.start).expect("written");
+                told.set(true);
+            }
+        };
+        let recover = || recover(&self.arena, &self.config).expect("a report");
+        let (visited, report) = forebay::sim::visit_after(at, visit, recover);
+        (visited.then(|| has_changed.get()), report)
     }
 
     fn recover(&self) -> Option<Report> {
@@ -277,6 +298,64 @@ fn a_strangers_change_is_not_ours_because_the_clock_was_set_back() {
         "{report:?}"
     );
     assert!(fs::read(&path).expect("the file") == before);
+}
+
+/// Whoever changes a file while a recovery is at work either comes before the file is saved, and it is not, or waits until it is.
+#[test]
+fn what_a_stranger_changes_while_a_recovery_runs_stays() {
+    if !is_manageable() {
+        return;
+    }
+    let (kept, held) = strangers_meanwhile();
+    assert!(kept > 0 && held > 0, "{kept} kept aside, {held} held up");
+}
+
+#[test]
+fn a_recovery_that_looks_once_is_found() {
+    if !is_manageable() {
+        return;
+    }
+    let meanwhile = || _ = strangers_meanwhile();
+    assert!(workers::is_found(
+        forebay::sim::Bug::BlindWitness,
+        meanwhile
+    ));
+}
+
+/// A stranger comes at each of many moments of a recovery. How often the session's bytes were kept aside then, and how often he was held up.
+fn strangers_meanwhile() -> (u32, u32) {
+    let (mut kept, mut held) = (0, 0);
+    // After a death in the middle of a flush, and after one with nothing under way.
+    for dies_at in [200, u64::MAX - 1] {
+        let before = forebay::sim::count();
+        Scene::new(dies_at).recover();
+        let all = forebay::sim::count() - before;
+        // Most accesses only look for something to do; what is done about the file are the last ones.
+        let moments = (0..8).map(|part| all * part / 8);
+        let last = (0..12).map(|power| all.saturating_sub(1 << power));
+        for at in moments.chain(last) {
+            let scene = Scene::new(dies_at);
+            let path = scene.path();
+            scene.change(Change::Nothing);
+            let (visited, report) = scene.recover_with_a_stranger(at);
+            let Some(has_changed) = visited else { continue };
+            let what = format!("death at {dies_at}, a stranger at {at}: {report:?}");
+            assert!(report.removed, "{what}");
+            let after = fs::read(&path).expect("the file");
+            let range = STRANGER.start as usize..STRANGER.end as usize;
+            let is_his = after[range].iter().all(|&byte| byte == 9);
+            assert_eq!(is_his, has_changed, "{what}");
+            let are_kept = matches!(&report.files[..], [Saved::Kept { .. }]);
+            kept += u32::from(are_kept);
+            held += u32::from(!has_changed);
+            assert!(!are_kept || has_changed, "{what}");
+            if are_kept || !has_changed {
+                workers::put_back(&scene.config, |_| path.clone());
+                scene.assert_whole(&path, &what);
+            }
+        }
+    }
+    (kept, held)
 }
 
 #[test]

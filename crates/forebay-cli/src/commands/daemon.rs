@@ -265,10 +265,10 @@ fn ready_to_tell(fd: u32) -> Result<File, Failure> {
     Ok(copy.into())
 }
 
-/// The user who asks twice is in a hurry. Nothing is lost: the arena outlives this process.
+/// The user who asks twice is in a hurry. Nothing is lost: the arena outlives this process. Where no thread is to be had, he has to wait.
 fn leave_at_once_on_next(mut signals: Signals, session: &str) {
     let session = session.to_owned();
-    std::thread::spawn(move || {
+    let _ = std::thread::Builder::new().spawn(move || {
         if signals.forever().next().is_some() {
             output::note(format_args!(
                 "left at once; what session {session} owes waits for `forebay recover --session {session}`"

@@ -9,6 +9,7 @@ use forebay::Session;
 use forebay::session::look::Life;
 use forebay::sys::file::write_back;
 use forebay::sys::kernel_cache::cached;
+use forebay::text::as_text;
 use rustix::fs::{Advice, OFlags, fadvise};
 use serde::Serialize;
 
@@ -51,6 +52,7 @@ struct Summary {
 /// One file.
 #[derive(Default, Serialize)]
 struct Row {
+    #[serde(serialize_with = "as_text")]
     path: PathBuf,
     error: Option<String>,
     sessions: Vec<InSession>,

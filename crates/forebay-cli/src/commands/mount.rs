@@ -95,7 +95,10 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
 }
 
 /// Writes what is left, and tells whoever waits for that.
-fn finish(mounted: Mounted, teller: Option<Teller>) -> Result<u8, Failure> {
+fn finish(mounted: Mounted, mut teller: Option<Teller>) -> Result<u8, Failure> {
+    if let Some(teller) = &mut teller {
+        teller.tell_over();
+    }
     let ended = match mounted.finish() {
         Ok(0) => Ok(()),
         Ok(failed) => Err(not_written(failed)),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay::config::Options;
 use forebay::keeper::recover::{Report, Saved, recover};
 use forebay::session::look::{Life, Seen, look};
+use forebay::text::as_text;
 use forebay::{Config, Error};
 use serde::Serialize;
 
@@ -48,6 +49,7 @@ struct Summary {
 /// One arena.
 #[derive(Serialize)]
 struct Row {
+    #[serde(serialize_with = "as_text")]
     arena: PathBuf,
     /// recovered, alive, or failed. Recovered without a report: by another process meanwhile.
     outcome: &'static str,
@@ -212,7 +214,13 @@ fn with_progress(
     let seen = look(arena).ok().flatten();
     std::thread::scope(|scope| {
         let (done, waiting) = mpsc::channel();
-        scope.spawn(move || done.send(recover(arena, config)));
+        let recovers = move || done.send(recover(arena, config));
+        if std::thread::Builder::new()
+            .spawn_scoped(scope, recovers)
+            .is_err()
+        {
+            return recover(arena, config);
+        }
         loop {
             match waiting.recv_timeout(SHOW_EVERY) {
                 Ok(result) => return result,

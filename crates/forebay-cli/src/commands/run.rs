@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use forebay::file::settle::Durability;
 use forebay::session::look::Unsettled;
+use forebay::sys::inherited;
 use forebay::sys::signals::{self, Held};
 use forebay::{Config, Session};
 
@@ -25,7 +26,7 @@ use crate::arguments::Run;
 use crate::failure::{Failure, NOT_HAD};
 use crate::{itself, output};
 
-/// Signals that end a drain.
+/// Signals that end a drain, unless whoever has started this process wants them ignored.
 const ENDING: [i32; 4] = [1, 2, 3, 15];
 /// How often a drain is tried while others go on writing.
 const DRAIN_TRIES: u32 = 3;
@@ -208,11 +209,11 @@ fn drain(session: &Session, config: &Config, held: Held) -> Result<Vec<Unsettled
         return Ok(Vec::new());
     }
     let name = config.session.clone();
-    // The keys pressed now are meant for us.
-    std::thread::spawn(move || {
+    // The keys pressed now are meant for us. Where no thread is to be had, everything is written first.
+    let _ = std::thread::Builder::new().spawn(move || {
         loop {
             let taken = held.wait();
-            if ENDING.contains(&taken.signal) {
+            if ENDING.contains(&taken.signal) && !inherited::ignores(taken.signal) {
                 output::note(format_args!(
                     "left while bytes were being flushed; session {name} goes on with it"
                 ));

@@ -10,6 +10,7 @@ use forebay::member::left::LeftFile;
 use forebay::memory::place::PlaceKind;
 use forebay::session::look::{Life, SeenFile};
 use forebay::session::streams::{SeenStream, SeenTracking, StreamKind};
+use forebay::text::as_text;
 use serde::Serialize;
 
 use crate::arguments::Stat;
@@ -28,6 +29,7 @@ struct Report {
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) session: String,
+    #[serde(serialize_with = "as_text")]
     pub(super) arena: PathBuf,
     /// Length of the arena's file; what of it has memory is in `stats`.
     pub(super) arena_bytes: u64,

@@ -47,7 +47,7 @@ fn end(point: &Path, lazy: bool) -> Result<(), String> {
     })?;
     let tell = |waited: Duration| {
         output::note(format_args!(
-            "{}: it is unmounted, and its process is still writing what it has, for {} seconds now",
+            "{}: it is unmounted, and its process is still writing what it has, or somebody else still has it mounted, for {} seconds now",
             output::path(point),
             waited.as_secs()
         ));

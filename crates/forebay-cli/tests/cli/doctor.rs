@@ -1,7 +1,7 @@
 //! `forebay doctor`, as whoever runs the tests and as an ordinary user.
 
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -67,6 +67,13 @@ pub fn stranger(place: &Place) -> Option<Stranger> {
 
 impl Stranger {
     pub fn forebay(&mut self, place: &Place, arguments: &[String]) -> Command {
+        let mut command = self.program(&self.program);
+        command.args(arguments);
+        place.in_place(command, &[])
+    }
+
+    /// Any program, as that user.
+    pub fn program(&self, program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         command.args([
             "--reuid",
@@ -76,8 +83,14 @@ impl Stranger {
             "--clear-groups",
             "--",
         ]);
-        command.arg(&self.program).args(arguments);
-        place.in_place(command, &[])
+        command.arg(program);
+        command
+    }
+
+    /// What this test has for files is that user's.
+    pub fn has_files(&self, place: &Place) {
+        let id = self.id.parse().ok();
+        chown(place.files.path(), id, id).expect("its owner");
     }
 
     pub fn run(&mut self, place: &Place, arguments: &[&str]) -> Run {

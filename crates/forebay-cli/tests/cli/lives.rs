@@ -1,12 +1,14 @@
 //! Sessions around which the system changes: their program is replaced, their arena removed, their processes count otherwise.
 
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay::{Config, OpenOptions, Session};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::doctor::{Stranger, stranger};
 use crate::place::{Place, Process, Run, is_managed};
 use crate::running::stand_in;
 use crate::writer;
@@ -297,4 +299,85 @@ fn signals_that_were_ignored_end_no_daemon() {
     daemon.signal(Signal::TERM);
     let (status, stderr) = daemon.wait();
     assert!(status.success(), "{stderr}");
+}
+
+/// From now on a process of that user can start no thread, nor a process.
+fn start_no_more(user: &Stranger, process: &mut Process) {
+    let mut limit = user.program("prlimit".as_ref());
+    limit.args(["--nproc=1:1", "--pid", &process.id().to_string()]);
+    assert!(limit.status().expect("prlimit runs").success());
+}
+
+#[test]
+fn where_no_thread_is_to_be_had_everything_is_written_all_the_same() {
+    let place = Place::new("no-thread");
+    let Some(mut user) = stranger(&place) else {
+        return;
+    };
+    user.has_files(&place);
+    let reaches = |program: &Path| {
+        let mut command = user.program("test".as_ref());
+        command.arg("-x").arg(program).status()
+    };
+    let is_reached = reaches(&writer::program()).is_ok_and(|status| status.success());
+    if !is_managed(place.files.path()) || !is_reached {
+        return crate::here::skipped("a stranger reaches no file that can be managed");
+    }
+    let mut daemon = user.forebay(&place, &["daemon".to_owned()]);
+    let child = daemon.stderr(Stdio::piped()).spawn();
+    let mut daemon = Process::new(child.expect("a daemon"));
+    assert!(daemon.first_line().contains("ready"));
+    let file = place.file("file");
+    let program = user.program(&writer::program());
+    let writer = writer::start_as(&place, program, &file, 1_000_000, false);
+    let words = ["run", "--", "cat"].map(str::to_owned);
+    let mut command = user.forebay(&place, &words);
+    command.env("FOREBAY_PRELOAD", stand_in(&place));
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let child = pipes.stderr(Stdio::piped()).spawn();
+    let mut run = Process::new(child.expect("forebay runs"));
+    run.say("begun\n");
+    assert_eq!(run.first_output(), "begun\n");
+    start_no_more(&user, &mut run);
+    run.hush();
+    let (status, stderr) = run.wait();
+    assert_eq!((status.code(), stderr.as_str()), (Some(0), ""));
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(1_000_000));
+    writer.kill();
+    start_no_more(&user, &mut daemon);
+    daemon.signal(Signal::TERM);
+    let (status, stderr) = daemon.wait();
+    assert!(status.success(), "{stderr}");
+}
+
+/// They come when the program has ended, and not everything is written yet.
+#[test]
+fn signals_that_were_ignored_do_not_end_the_last_of_a_command() {
+    let place = Place::new("ignored-last");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let daemon = place.daemon(&[]);
+    let file = place.file("file");
+    let writer = writer::start(&place, &file, 8_000_000, false);
+    let program = env!("CARGO_BIN_EXE_forebay");
+    let script = format!("trap '' HUP INT; exec {program} run -- sh -c 'echo $$; read x'");
+    let mut command = place.in_place(Command::new("sh"), &["-c", &script]);
+    command.env("FOREBAY_PRELOAD", stand_in(&place));
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = Process::new(pipes.spawn().expect("forebay runs"));
+    let child = run.first_line().trim().parse().expect("a number");
+    let child = Pid::from_raw(child).expect("a process");
+    // It does not see the program's end before they are there.
+    run.signal(Signal::STOP);
+    run.say("go on\n");
+    assert!(is_soon(|| state_of(child) == Some('Z')));
+    run.signal(Signal::HUP);
+    run.signal(Signal::INT);
+    run.signal(Signal::CONT);
+    let (status, stderr) = run.wait();
+    assert!(status.success(), "{status:?}: {stderr}");
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(8_000_000));
+    writer.kill();
+    daemon.kill();
 }

@@ -169,6 +169,19 @@ impl Process {
         line
     }
 
+    /// As [`Process::first_line`], of its standard output.
+    pub fn first_output(&mut self) -> String {
+        let stderr = self.child().stderr.take();
+        let line = self.first_line();
+        self.child().stderr = stderr;
+        line
+    }
+
+    /// Ends its standard input.
+    pub fn hush(&mut self) {
+        drop(self.child().stdin.take());
+    }
+
     /// On its standard input.
     pub fn say(&mut self, text: &str) {
         let input = self.child().stdin.as_mut().expect("piped");

@@ -1,6 +1,9 @@
 //! `forebay recover` after everything was killed.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::place::{Place, Process, Run, is_managed};
 use crate::writer;
@@ -290,4 +293,64 @@ fn all_dead_sessions_of_a_user_are_recovered() {
         (0, "nothing to recover\n"),
         "{run:?}"
     );
+}
+
+/// The JSON that a command prints, which ends with `code`.
+fn json_of(mut command: Command, code: i32) -> serde_json::Value {
+    let run = Run::of(command.output().expect("forebay runs"));
+    assert_eq!(run.code, code, "{run:?}");
+    run.json()
+}
+
+#[test]
+fn names_that_are_no_text_are_told_as_well_as_can_be() {
+    let place = Place::new("no-text");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let odd = OsStr::from_bytes(b"na\xffme");
+    let told = |path: &serde_json::Value| {
+        let path = path.as_str().expect("text");
+        assert!(path.contains("na\u{fffd}me"), "{path}");
+    };
+    let daemon = place.daemon(&[]);
+    let file = place.files.path().join(odd);
+    let writer = writer::start(&place, &file, BYTES, false);
+    let stat = ["stat", "--json", "--streams", "--session", &place.session];
+    let seen = json_of(place.forebay(&stat), 0);
+    told(&seen["sessions"][0]["owing"][0]["path"]);
+    told(&seen["sessions"][0]["streams"][0]["path"]);
+    let mut evict = place.forebay(&["evict", "--json"]);
+    evict.arg(&file);
+    told(&json_of(evict, 0)["files"][0]["path"]);
+    // To where the next keeper does not find it.
+    daemon.kill();
+    let elsewhere = place.file("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a directory");
+    std::fs::rename(&file, elsewhere.join(odd)).expect("moved");
+    let daemon = place.daemon(&[]);
+    writer.kill();
+    let report = place.file("report");
+    let option = format!("--report={}", report.display());
+    let mut run = place.forebay(&["run", "--json", &option, "--", "true"]);
+    run.env("FOREBAY_PRELOAD", crate::running::stand_in(&place));
+    let run = Run::of(run.output().expect("forebay runs"));
+    let report = std::fs::read_to_string(report).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert!(
+        !report["errors"].as_array().expect("a list").is_empty(),
+        "{run:?} {report}"
+    );
+    told(&report["errors"][0]["path"]);
+    daemon.kill();
+    place.await_death();
+    let arena = place.arena();
+    let moved = place.arenas.path().join(odd);
+    std::fs::rename(arena.parent().expect("a directory"), &moved).expect("moved");
+    let mut recover = place.forebay(&["recover", "--json"]);
+    recover.arg(moved.join(arena.file_name().expect("a name")));
+    let recovered = json_of(recover, 3);
+    told(&recovered["arenas"][0]["arena"]);
+    told(&recovered["arenas"][0]["report"]["arena"]);
+    told(&recovered["arenas"][0]["report"]["files"][0]["path"]);
 }

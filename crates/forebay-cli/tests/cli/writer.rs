@@ -1,7 +1,7 @@
 //! A program of a session, written against the Rust interface, as a process of its own that can be killed: this test
 //! program, started again for one test that does nothing else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -20,9 +20,18 @@ pub fn pattern(len: usize) -> Vec<u8> {
 
 /// A writer that has written so many bytes of the pattern and waits to be killed; with `sync` they are on the device.
 pub fn start(place: &Place, file: &Path, bytes: usize, sync: bool) -> Process {
-    let program = std::env::current_exe().expect("this program");
+    start_as(place, Command::new(program()), file, bytes, sync)
+}
+
+/// The program that writes.
+pub fn program() -> PathBuf {
+    std::env::current_exe().expect("this program")
+}
+
+/// As [`start`], by a command that leads to [`program`].
+pub fn start_as(place: &Place, command: Command, file: &Path, bytes: usize, sync: bool) -> Process {
     let arguments = ["--exact", "writer::the_writer", "--ignored", "--nocapture"];
-    let mut command = place.in_place(Command::new(program), &arguments);
+    let mut command = place.in_place(command, &arguments);
     command.env(FILE, file).env(BYTES, bytes.to_string());
     if sync {
         command.env(SYNC, "1");

@@ -396,3 +396,27 @@ fn what_was_read_is_closed_without_a_question() {
     closes_without_a_question(process, &file);
     scene.end();
 }
+
+/// A file that may only grow (`chattr +a`) is opened by those who append, and by no others who write.
+#[test]
+fn files_that_may_only_grow_are_appended_to() {
+    let Some(scene) = Scene::begin("grows", &[]) else {
+        return;
+    };
+    let (path, below) = scene.both("log");
+    fs::write(&path, "one\n").expect("written");
+    let chattr = |flag: &str| Command::new("chattr").arg(flag).arg(&below).status();
+    if !chattr("+a").is_ok_and(|status| status.success()) {
+        crate::here::skipped("no file here may only grow (chattr)");
+        return scene.end();
+    }
+    let appended = File::options().append(true).open(&path);
+    let appended = appended.and_then(|mut file| file.write_all(b"two\n"));
+    let over = File::options().write(true).open(&path);
+    let refused = over.map(drop).map_err(|error| error.raw_os_error());
+    assert!(chattr("-a").expect("chattr runs").success());
+    appended.expect("appended");
+    assert_eq!(refused, Err(Some(libc::EPERM)));
+    assert_eq!(fs::read(&below).expect("read"), b"one\ntwo\n");
+    scene.end();
+}

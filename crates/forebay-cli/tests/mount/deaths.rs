@@ -241,7 +241,7 @@ fn a_recovery_knows_what_a_mount_has_changed_past_the_bytes() {
         let read = fs::read(scene.directory.join(name)).expect("read");
         assert!(read == bytes, "{name}");
     }
-    assert_eq!(report.files.len(), CHANGES.len());
+    assert_eq!(report.files.len(), CHANGES.len(), "{report:#?}");
     let mended = scene.run(&["umount"], &scene.point);
     assert_eq!(mended.code, 0, "{mended:?}");
 }

@@ -3,14 +3,20 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay::sys::liveness::is_stopped;
 use forebay_fuse::points::State;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use rustix::process::Signal;
 
-use crate::place::Run;
+use crate::here::skipped;
+use crate::place::{Process, Run};
 use crate::scene::{Scene, wait_until};
+use crate::users::{USER, as_user};
 
 #[test]
 fn signals_end_it_with_everything_written() {
@@ -192,4 +198,150 @@ fn wrong_options_are_named() {
             .expect("forebay runs"),
     );
     assert!(run.code == 2 && run.stderr.contains("`nosuch`"), "{run:?}");
+}
+
+/// The device that is mounted at a scene's point, as the kernel's list has it.
+fn device(scene: &Scene) -> String {
+    let list = fs::read_to_string("/proc/self/mountinfo").expect("the list");
+    let point = scene.point.to_str().expect("UTF-8");
+    let mut lines = list.lines().rev().map(|line| line.split(' '));
+    let line = lines.find(|words| words.clone().nth(4) == Some(point));
+    line.expect("mounted").nth(2).expect("a device").to_owned()
+}
+
+/// Unmounts, and says how that went: within a minute.
+fn umount_soon(scene: &Scene) -> Run {
+    let mut command = scene.place.forebay(&["umount"]);
+    let pipes = command.arg(&scene.point).stderr(Stdio::piped());
+    let (status, stderr) = Process::new(pipes.spawn().expect("forebay runs")).wait();
+    Run {
+        code: status.code().unwrap_or(-1),
+        stdout: String::new(),
+        stderr,
+    }
+}
+
+const DEVICE: &str = "FOREBAY__TEST_DEVICE";
+
+/// Has the names that mounts of a device would have, and lets nobody in who comes.
+#[test]
+#[ignore = "the program that another test starts, as another user"]
+fn the_squatter() {
+    let Ok(device) = std::env::var(DEVICE) else {
+        return;
+    };
+    let mut all = Vec::new();
+    for count in 0..8 {
+        let name = format!("forebay-mount/{device}/{count}");
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
+        let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let listener = socket(SocketFlags::empty()).expect("a socket");
+        if bind(&listener, &address).is_err() {
+            continue;
+        }
+        listen(&listener, 0).expect("it listens");
+        all.push(listener);
+        for _ in 0..3 {
+            let visitor = socket(SocketFlags::NONBLOCK).expect("a socket");
+            let _ = connect(&visitor, &address);
+            all.push(visitor);
+        }
+    }
+    println!("\nsquats {}", all.len());
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// Other users take the names by which a mount's process would be found, and answer nobody.
+#[test]
+fn who_takes_a_mounts_names_neither_holds_its_end_up_nor_hides_it() {
+    let Some(mut scene) = Scene::begin_store("squatted", "96MiB", &[]) else {
+        return;
+    };
+    let device = device(&scene);
+    scene.umount();
+    scene.await_end(0);
+    let program = std::env::current_exe().expect("this program");
+    let mut squatter = Command::new(program);
+    squatter.args(["--exact", "ends::the_squatter", "--ignored", "--nocapture"]);
+    squatter.env(DEVICE, &device);
+    let mut squatter = as_user(USER, squatter);
+    let child = squatter.current_dir("/").stdout(Stdio::piped()).spawn();
+    let Ok(child) = child else {
+        return skipped("setpriv is missing");
+    };
+    let mut squatter = Process::new(child);
+    let mut line = squatter.first_line();
+    while !line.is_empty() && !line.starts_with("squats") {
+        line = squatter.first_line();
+    }
+    if line.is_empty() {
+        return skipped("other users do not reach this program");
+    }
+    for _ in 0..3 {
+        scene.mount(&[]);
+        fs::write(scene.point.join("file"), vec![7; 30_000_000]).expect("written");
+        let run = umount_soon(&scene);
+        assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+        scene.check_store();
+        scene.await_end(0);
+    }
+    squatter.kill();
+}
+
+/// A container that was started while it was mounted has it, and so its process goes on.
+#[test]
+fn a_mount_that_a_container_has_is_not_waited_for() {
+    let Some(mut scene) = Scene::begin("container", &[]) else {
+        return;
+    };
+    // Not the mounts of other tests.
+    let script = r#"while read -r _ point kind _; do
+        if [ "$kind" = fuse.forebay ] && [ "$point" != "$0" ]; then umount -l "$point"; fi
+        done </proc/self/mounts; echo has it; exec sleep 600"#;
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let child = command.arg(&scene.point).stdout(Stdio::piped()).spawn();
+    let mut container = Process::new(child.expect("unshare runs"));
+    if container.first_line() != "has it\n" {
+        return skipped("no mount name spaces here");
+    }
+    let id = container.id().to_string();
+    let run = umount_soon(&scene);
+    assert!(
+        run.code == 1 && run.stderr.contains("still mounted") && run.stderr.contains(&id),
+        "{run:?}"
+    );
+    container.kill();
+    scene.await_end(0);
+    scene.await_daemon();
+}
+
+/// Where the mount's process cannot be asked, nobody says that all is written.
+#[test]
+fn who_cannot_ask_a_mounts_process_says_so() {
+    let Some(mut scene) = Scene::begin("unasked", &[]) else {
+        return;
+    };
+    let program = env!("CARGO_BIN_EXE_forebay");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--", program, "umount"]);
+    let mut command = scene.place.in_place(command, &[]);
+    let run = Run::of(command.arg(&scene.point).output().expect("unshare runs"));
+    if scene.state() != State::Free {
+        return skipped("no network name spaces here");
+    }
+    assert!(
+        run.code == 1 && run.stderr.contains("cannot be asked"),
+        "{run:?}"
+    );
+    scene.await_end(0);
+    scene.await_daemon();
 }

@@ -10,14 +10,14 @@ use crate::place::{Process, Run};
 use crate::scene::Scene;
 use forebay_fuse::points::helper_works;
 
-const USER: u32 = 4711;
+pub const USER: u32 = 4711;
 const GROUP: u32 = 4712;
 const FURTHER: u32 = 4713;
 /// One that every system knows: who mounts must have a name.
 const NOBODY: u32 = 65534;
 
 /// A program as a user who has a group, and a further one.
-fn as_user(uid: u32, mut command: Command) -> Command {
+pub fn as_user(uid: u32, mut command: Command) -> Command {
     let program = command.get_program().to_owned();
     let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
     let mut other = Command::new("setpriv");

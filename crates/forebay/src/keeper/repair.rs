@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::device::DeviceFile;
 use crate::frame::header::{NOBODYS, State};
 use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
@@ -25,9 +26,17 @@ const ASK_PATIENCE: Duration = Duration::from_millis(100);
 /// How often whoever has asked for a repair looks whether it is done.
 const ASK_TICK: Duration = Duration::from_millis(1);
 
+/// Waits for what the dead had under way in a device file. Whether all of it has landed.
+pub(super) type Land<'l> = &'l dyn Fn(FileId, &Arc<dyn DeviceFile>) -> bool;
+
 /// Looks for the dead, and repairs what they left. The caller is idle or parked, and no program of a user's where a keeper lives.
 pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     is_needed(shared, me).then(|| after_death(shared, me))?
+}
+
+/// As [`if_needed`]; for who knows more of the files' devices.
+pub(super) fn if_needed_with(shared: &Shared, me: Me<'_>, land: Land<'_>) -> Option<Findings> {
+    is_needed(shared, me).then(|| after_death_with(shared, me, land))?
 }
 
 /// As [`if_needed`], by the keeper if there is one that runs. Whether there is nothing to wait for: nobody is left to be seen to, or a repair
@@ -115,6 +124,17 @@ fn is_death_under_way(arena: &Arena, rebuilds: u32) -> bool {
 /// Stops the session and rebuilds. `None`: somebody else is at it, or a thread did not stop in time; the caller goes on
 /// waiting and comes back.
 pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
+    after_death_with(shared, me, &|file, device| {
+        wait_for_flights(shared, me, file, device)
+    })
+}
+
+/// As [`after_death`]; for who knows more of the files' devices.
+pub(super) fn after_death_with(
+    shared: &Shared,
+    me: Me<'_>,
+    land_file: Land<'_>,
+) -> Option<Findings> {
     let arena = me.arena;
     let _stop = threads::stop_session_for_rebuild(me)?;
     // Once, after the stop: who dies from here on is the next repair's, also where a slot that was free is taken meanwhile. Whoever
@@ -126,7 +146,7 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
         Some(&life) => life.is_some() && threads::last_life(arena, id) == life,
         None => true,
     };
-    let landed = land(shared, me, &is_gone);
+    let landed = land(shared, me, &is_gone, land_file);
     let findings = rebuild(
         me,
         &Dead {
@@ -144,7 +164,12 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
 }
 
 /// Asks the devices of files with flights of the dead to finish what is under way. Returns the files that have.
-fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> BTreeSet<FileId> {
+fn land(
+    shared: &Shared,
+    me: Me<'_>,
+    is_gone: &dyn Fn(ThreadId) -> bool,
+    land_file: Land<'_>,
+) -> BTreeSet<FileId> {
     let arena = me.arena;
     let mut flying = BTreeSet::new();
     let backed = arena.superblock().headers_backed.load(Ordering::Acquire);
@@ -158,17 +183,25 @@ fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> BTre
         }
     }
     flying.retain(|&file| {
-        let Some(device) = shared.device(file) else {
-            return false;
-        };
-        // Waiting may change the file's times.
-        let landed = shared.change(me, file, &device, || device.wait_in_flight());
-        if landed.is_err() {
-            shared.unlanded.note();
-        }
-        landed.is_ok()
+        let device = shared.device(file);
+        device.is_some_and(|device| land_file(file, &device))
     });
     flying
+}
+
+/// Asks a device to finish what is under way. Whether it has.
+pub(super) fn wait_for_flights(
+    shared: &Shared,
+    me: Me<'_>,
+    file: FileId,
+    device: &Arc<dyn DeviceFile>,
+) -> bool {
+    // Waiting may change the file's times.
+    let landed = shared.change(me, file, device, || device.wait_in_flight());
+    if landed.is_err() {
+        shared.unlanded.note();
+    }
+    landed.is_ok()
 }
 
 /// What the dead were changing is as they left it: remembered, where this process has a file that is open. Elsewhere a note stays, which makes

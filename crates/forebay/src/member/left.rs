@@ -13,11 +13,13 @@ use crate::member::given;
 use crate::memory::arena::Arena;
 use crate::memory::superblock::{LEFT, LEFT_PATH_BYTES, Left};
 use crate::sync::Ordering;
+use crate::text::as_text;
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftFile {
     /// The path it had then; of a long one the end.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Why.
     pub reason: &'static str,

@@ -36,7 +36,7 @@ use crate::member::{handoff, members, opens};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
-use crate::memory::place::PlaceKind;
+use crate::memory::place::{PlaceKind, dir};
 use crate::memory::threads::{self, Me};
 use crate::session::streams::{SeenStream, SeenTracking, streams_of, tracking_of};
 pub use crate::session::told::Unsettled;
@@ -44,6 +44,7 @@ use crate::session::{Session, adopt::ForGood};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
+use crate::text::as_text;
 
 /// How often a file whose gate is closed is tried again before it counts as in use.
 const ENTER_TRIES: u32 = 1000;
@@ -73,6 +74,7 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SeenFile {
     /// Last known path.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Size that the session's programs see, bytes.
     pub size_bytes: u64,
@@ -281,7 +283,7 @@ pub struct Evicted {
 impl Session {
     /// Joins the session whose arena is at `path`, if some process is in it, without hosting a keeper. Unlike
     /// [`Session::join`] it makes and recovers nothing: `None` when nobody is in the session, or it is being made or
-    /// recovered.
+    /// recovered, or its arena is another user's.
     ///
     /// # Errors
     /// [`Error::Arena`] and [`Error::Session`] as for [`Session::join`].
@@ -296,7 +298,7 @@ impl Session {
         for_good: Option<ForGood>,
     ) -> Result<Option<Self>> {
         let failed = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
-        let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(path) else {
+        let Ok(file) = dir::open_own(path) else {
             return Ok(None);
         };
         if life_of(&file).map_err(|e| failed(&e))? != Life::Alive

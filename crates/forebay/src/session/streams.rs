@@ -13,6 +13,7 @@ use crate::session::look::path_of;
 use crate::stream::tracking;
 use crate::stream::tree::{Span, extent_of};
 use crate::sync::Ordering;
+use crate::text::as_text;
 
 /// How a stream has been used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -28,6 +29,7 @@ pub enum StreamKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SeenStream {
     /// Last known path of its file.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Where it begins.
     #[serde(rename = "start_bytes")]

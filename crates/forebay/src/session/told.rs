@@ -20,6 +20,7 @@ use crate::memory::threads::Me;
 use crate::session::Session;
 use crate::session::look::path_of;
 use crate::sync::Ordering;
+use crate::text::as_text;
 
 /// A file that could not be brought to its device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -28,6 +29,7 @@ pub struct Unsettled {
     #[serde(skip)]
     pub(crate) id: FileId,
     /// Last known path.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Bytes still owed.
     pub owed_bytes: u64,

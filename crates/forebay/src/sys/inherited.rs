@@ -14,7 +14,14 @@ static CLOSED: AtomicU8 = AtomicU8::new(0);
 /// A bit for each of [`NOTED`].
 static IGNORED: AtomicU32 = AtomicU32::new(0);
 /// Signals of which somebody wants to know.
-const NOTED: [libc::c_int; 4] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT];
+const NOTED: [libc::c_int; 6] = [
+    libc::SIGPIPE,
+    libc::SIGCHLD,
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+];
 
 /// Notes it, and makes the process one that others' code can be called in. The first that `main` does.
 pub fn begin() {
@@ -45,7 +52,7 @@ fn is_ignored(signal: libc::c_int) -> bool {
     }
 }
 
-/// Whether a signal was ignored: one of `SIGPIPE`, `SIGCHLD`, `SIGHUP` and `SIGINT`.
+/// Whether a signal was ignored: one of `SIGPIPE`, `SIGCHLD`, `SIGHUP`, `SIGINT`, `SIGQUIT` and `SIGTERM`.
 pub fn ignores(signal: i32) -> bool {
     debug_assert!(NOTED.contains(&signal), "nobody has noted {signal}");
     IGNORED.load(Relaxed) & 1 << signal != 0

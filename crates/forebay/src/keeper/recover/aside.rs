@@ -1,6 +1,6 @@
 //! Keeping bytes aside that cannot be written where they belong: a sparse file that holds them at their offsets, and a note.
 
-use super::{Saved, as_text};
+use super::Saved;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -21,6 +21,7 @@ use crate::scrap::map::ByteMap;
 use crate::scrap::page::{Ragged, runs};
 use crate::scrap::split::Segment;
 use crate::sync::Ordering;
+use crate::text::as_text;
 
 /// Bytes of a name in a directory (`NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;

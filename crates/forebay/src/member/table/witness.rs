@@ -12,7 +12,8 @@ pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
     entry.set_witness(as_witness(stat), changes);
 }
 
-pub(super) fn as_witness(stat: &DeviceStat) -> [u64; 3] {
+/// What of a device file is remembered: length, time of the last modification and of the last change.
+pub fn as_witness(stat: &DeviceStat) -> [u64; 3] {
     [stat.len, stat.mtime_ns, stat.ctime_ns]
 }
 

@@ -205,6 +205,25 @@ impl UserDir {
     }
 }
 
+/// Opens an arena by its path, for reading and writing: a plain file of this user's own, and no link to one. It names files, and what is to be written to
+/// them: whoever has made it would have this user's rights, root's included.
+///
+/// # Errors
+/// The system's, and what is wrong with it.
+pub fn open_own(path: &Path) -> io::Result<File> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let file = open_at(libc::AT_FDCWD, &name, libc::O_RDWR | libc::O_NONBLOCK, 0)?;
+    let (meta, me) = (file.metadata()?, user_id());
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    if meta.uid() != me {
+        let why = format!("it belongs to user {}, and this is user {me}", meta.uid());
+        return Err(io::Error::other(why));
+    }
+    Ok(file)
+}
+
 /// Whether a file, found at a path, lies where this user's arenas lie, under an arena's name, and for him alone: what Forebay has made,
 /// whatever is in it.
 pub fn is_in_place(path: &Path, found: &Metadata) -> bool {
