@@ -91,6 +91,7 @@ pub struct Client {
     cached: BTreeMap<u64, (File, u64)>,
     /// What was written out and not synced.
     went: losses::Went,
+    unsynced: losses::Unsynced,
     /// Files in the order of their uses.
     order: BTreeMap<u64, File>,
     /// Where the next look for a file that can go begins.
@@ -121,6 +122,7 @@ impl Client {
             counter: 0,
             cached: BTreeMap::new(),
             went: losses::Went::new(),
+            unsynced: losses::Unsynced::new(),
             order: BTreeMap::new(),
             looked_at: 0,
             files_made: 0,
@@ -200,7 +202,7 @@ impl Client {
 
     /// Goes. What was not synced is lost, and others wait no term for what it held.
     pub fn leave(&mut self, out: &mut Outbox) {
-        out.push(alive(0, self.view.known(), Epoch(0), true, false));
+        out.push(alive(0, self.view.known(), Epoch(0), true, (false, 0)));
         self.give_up();
     }
 
@@ -211,7 +213,7 @@ impl Client {
         }
         if is_due(self.told, now, self.config.alive_every) {
             self.told = Some(now);
-            out.push(alive(now, self.view.known(), Epoch(0), false, false));
+            out.push(alive(now, self.view.known(), Epoch(0), false, (false, 0)));
         }
         if self.view.active && !self.is_member(now) {
             for state in self.files.values_mut() {
@@ -343,7 +345,11 @@ impl Client {
         if !view.active || view.epoch <= self.view.epoch {
             return;
         }
+        let has_lost = view.home_lost > self.view.home_lost;
         self.view = view;
+        if has_lost {
+            self.doubt_the_home();
+        }
         self.epochs += 1;
         self.keys.clear();
         self.seen.clear();
@@ -428,6 +434,7 @@ impl Client {
         self.cached.clear();
         self.order.clear();
         self.went.clear();
+        self.unsynced.clear();
     }
 
     /// Gives back what was recalled, what is dirty in it written first, and what an operation under way needs later.

@@ -38,4 +38,9 @@ pub trait Home: Debug + Send + Sync {
     fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool>;
     /// All that this server had stored when this began is durable when it returns. That may take long.
     fn sync(&self) -> io::Result<()>;
+    /// By which boot of its host what this server has stored and nobody has synced is there; 0 where each block is durable once it is stored. It is another
+    /// number from then on when a sync has failed: what has been stored before may be gone.
+    fn boot(&self) -> u64 {
+        0
+    }
 }

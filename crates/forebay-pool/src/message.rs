@@ -26,6 +26,8 @@ pub struct View {
     pub active: bool,
     /// Deaths of servers, oldest first.
     pub losses: Vec<Loss>,
+    /// The last epoch before which the home may have lost what was not synced; the first one of all if it has not.
+    pub home_lost: Epoch,
 }
 
 impl View {
@@ -87,6 +89,8 @@ pub enum Message {
         leaving: bool,
         /// Of a server: requests have waited for the home for long, and who waits for them cannot answer.
         waits: bool,
+        /// Of a server: [`Home::boot`](crate::home::Home::boot).
+        boot: u64,
     },
     /// From the register: you were a member when your message came.
     Member {
@@ -292,7 +296,7 @@ pub(crate) fn alive(
     knows: (Epoch, bool),
     ready: Epoch,
     leaving: bool,
-    waits: bool,
+    (waits, boot): (bool, u64),
 ) -> (Node, Message) {
     let alive = Message::Alive {
         sent,
@@ -300,6 +304,7 @@ pub(crate) fn alive(
         ready,
         leaving,
         waits,
+        boot,
     };
     (Node::Register, alive)
 }

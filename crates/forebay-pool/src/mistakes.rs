@@ -41,6 +41,10 @@ pub enum Mistake {
     LengthsBeforeBytes,
     /// A removal or a truncation goes to the servers of the first block alone.
     DiscardsTheFirstAlone,
+    /// A sync says nothing of what the home may have lost.
+    BelievesTheHome,
+    /// A client goes on with what it has of a home that may have lost it.
+    KeepsWhatTheHomeMayNotHave,
 }
 
 /// Whether a mistake is planted.

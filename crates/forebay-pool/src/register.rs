@@ -19,6 +19,8 @@ pub struct Saved {
     placements: Vec<Vec<Server>>,
     dead: Vec<Server>,
     origin: Epoch,
+    boots: BTreeMap<Server, u64>,
+    boot: u64,
 }
 
 impl Saved {
@@ -75,6 +77,12 @@ pub struct Register {
     floor: Floor,
     /// Nothing is lost with servers.
     has_home: bool,
+    /// As servers say it ([`Home::boot`](crate::home::Home::boot)).
+    boots: BTreeMap<Server, u64>,
+    /// The one by which there may be blocks in the home that nobody has synced; 0 if there is none.
+    boot: u64,
+    /// A sync of the home has failed at a server.
+    has_failed: bool,
 }
 
 impl Register {
@@ -94,6 +102,9 @@ impl Register {
             origin: Epoch(0),
             floor: Floor::default(),
             has_home: false,
+            boots: BTreeMap::new(),
+            boot: 0,
+            has_failed: false,
         }
     }
 
@@ -121,6 +132,8 @@ impl Register {
             placements: saved.placements,
             dead: saved.dead,
             origin: saved.origin,
+            boots: saved.boots,
+            boot: saved.boot,
             floor,
             excused_until: now + self.patience(),
             ..self
@@ -135,6 +148,8 @@ impl Register {
             placements: self.placements.clone(),
             dead: self.dead.clone(),
             origin: self.origin,
+            boots: self.boots.clone(),
+            boot: self.boot,
         }
     }
 
@@ -174,8 +189,9 @@ impl Register {
                 ready,
                 leaving,
                 waits,
+                boot,
             } => {
-                self.alive(now, from, (sent, knows), (ready, leaving), out);
+                self.alive(now, from, (sent, knows), (ready, leaving, boot), out);
                 if waits && self.has_blocks(from) {
                     self.excused_until = now + self.patience();
                 }
@@ -240,7 +256,7 @@ impl Register {
         now: u64,
         from: Node,
         (sent, knows): (u64, (Epoch, bool)),
-        (ready, leaving): (Epoch, bool),
+        (ready, leaving, boot): (Epoch, bool, u64),
         out: &mut Outbox,
     ) {
         let expelled = matches!(from, Node::Client(client) if self.expelled.contains(&client));
@@ -266,7 +282,9 @@ impl Register {
         }
         let known = self.ends.insert(from, now + self.term).is_some();
         if let Node::Server(server) = from {
-            if !known {
+            let before = self.boots.insert(server, boot);
+            self.has_failed |= before.is_some_and(|before| before != boot);
+            if !known || self.has_failed {
                 self.begin(&[]);
             }
             if leaving && self.view.servers.contains(&server) {
@@ -359,15 +377,34 @@ impl Register {
                 });
             }
         }
+        let servers: Vec<Server> = all().filter(|server| !leaving.contains(server)).collect();
         self.view = View {
+            home_lost: self.home_lost(epoch, &servers),
             epoch,
-            servers: all().filter(|server| !leaving.contains(server)).collect(),
+            servers,
             leaving,
             clients: self.ends.keys().filter_map(client_of).collect(),
             active: false,
             losses,
         };
         self.ready.clear();
+    }
+
+    /// The last epoch before which the home may have lost what was not synced, now that these servers serve. Where the host of those who have stored it lives, it is
+    /// there, for a server is there that says so. Of a host that none is left on nobody knows.
+    fn home_lost(&mut self, epoch: Epoch, servers: &[Server]) -> Epoch {
+        let ends = &self.ends;
+        self.boots
+            .retain(|server, _| ends.contains_key(&Node::Server(*server)));
+        let boots = { servers.iter() }.filter_map(|server| self.boots.get(server).copied());
+        let boots: Vec<u64> = boots.filter(|boot| *boot != 0).collect();
+        let mut is_lost = std::mem::take(&mut self.has_failed);
+        // As long as there is no server the next one says whether it is another boot.
+        if !servers.is_empty() && !boots.contains(&self.boot) {
+            is_lost |= self.boot != 0;
+            self.boot = boots.first().copied().unwrap_or(0);
+        }
+        if is_lost { epoch } else { self.view.home_lost }
     }
 
     fn activate(&mut self) {
@@ -411,6 +448,7 @@ mod tests {
             ready: Epoch(0),
             leaving,
             waits: false,
+            boot: 0,
         };
         let mut register = Register::new(400, 2);
         let mut say = |server: u32, leaving| {
@@ -440,7 +478,7 @@ mod tests {
         // What one that knows of `knows` is told, and has of this epoch what it should.
         let mut told = |from, knows: (Epoch, bool), ready| {
             let mut out = Outbox::new();
-            let (_, sign) = alive(0, knows, ready, false, false);
+            let (_, sign) = alive(0, knows, ready, false, (false, 0));
             register.handle(0, from, sign, &mut out);
             match out.pop() {
                 Some((_, Message::Member { view, .. })) => view,
@@ -478,11 +516,11 @@ mod tests {
         // Whether the client is a member still, after the server has said that it does not answer.
         let mut is_in = |now, waits| {
             let mut out = Outbox::new();
-            let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, waits);
+            let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, (waits, 0));
             register.handle(now, server, sign, &mut out);
             register.handle(now, server, Message::Expel { client }, &mut out);
             out.clear();
-            let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, false);
+            let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, (false, 0));
             register.handle(now, Node::Client(client), sign, &mut out);
             matches!(out[..], [(_, Message::Member { .. })])
         };
@@ -494,13 +532,100 @@ mod tests {
         }
     }
 
+    /// A register, and its clock.
+    struct Told(Register, u64);
+
+    impl Told {
+        fn new() -> Told {
+            Told(Register::new(400, 1).of_home(true), 0)
+        }
+
+        /// So much later these servers say by which boot of their host they store; says when the home may have lost something.
+        fn at(&mut self, now: u64, servers: &[(u32, u64)]) -> Epoch {
+            while self.1 < now {
+                self.1 += 100;
+                self.0.tick(self.1);
+                // Once more, since what comes first says which epoch it is.
+                for (server, boot) in servers.iter().chain(servers) {
+                    let (ready, mut out) = (self.0.view().epoch, Outbox::new());
+                    let (_, sign) = alive(0, (Epoch(0), false), ready, false, (false, *boot));
+                    let from = Node::Server(Server(*server));
+                    self.0.handle(self.1, from, sign, &mut out);
+                }
+            }
+            let view = self.0.view();
+            assert!(view.active || servers.is_empty());
+            view.home_lost
+        }
+
+        fn epoch(&self) -> Epoch {
+            self.0.view().epoch
+        }
+    }
+
+    #[test]
+    fn a_home_has_lost_nothing_as_long_as_its_host_is_up() {
+        let mut told = Told::new();
+        assert_eq!(told.at(1000, &[(1, 5), (2, 5)]), Epoch(0));
+        assert_eq!(told.at(2000, &[(2, 5)]), Epoch(0));
+        assert_eq!(told.at(3000, &[]), Epoch(0));
+        assert_eq!(told.at(4000, &[(3, 5)]), Epoch(0));
+        assert!(told.epoch() > Epoch(3));
+    }
+
+    #[test]
+    fn a_home_whose_host_has_begun_anew_may_have_lost_something() {
+        for (pause, is_resumed) in [(0, false), (1000, false), (0, true), (1000, true)] {
+            let mut told = Told::new();
+            told.at(1000, &[(1, 5), (2, 5)]);
+            told.at(1000 + pause, &[]);
+            if is_resumed {
+                let register = Register::new(400, 1).of_home(true);
+                let saved = told.0.saved();
+                told.0 = register.resume(told.1, saved, Floor::default());
+            }
+            // Those of before are not given up yet, or they are: it is said once.
+            for _ in 0..2 {
+                let (ready, mut out) = (told.epoch(), Outbox::new());
+                let (_, sign) = alive(0, (Epoch(0), false), ready, false, (false, 6));
+                let from = Node::Server(Server(3));
+                told.0.handle(told.1, from, sign, &mut out);
+            }
+            let lost = told.at(2000 + pause, &[(3, 6)]);
+            assert_eq!(lost, told.epoch());
+            assert_eq!(told.at(3000 + pause, &[(3, 6), (4, 6)]), lost);
+            assert!(told.epoch() > lost);
+        }
+    }
+
+    #[test]
+    fn a_home_whose_host_nobody_sees_any_more_may_have_lost_something() {
+        let mut told = Told::new();
+        // The others see it by a file system that has each block when it is stored.
+        told.at(1000, &[(1, 5), (2, 0)]);
+        let lost = told.at(2000, &[(2, 0)]);
+        assert_eq!(lost, told.epoch());
+        assert_eq!(told.at(3000, &[(3, 5), (2, 0)]), lost);
+    }
+
+    #[test]
+    fn a_home_in_which_a_sync_has_failed_may_have_lost_something() {
+        let mut told = Told::new();
+        told.at(1000, &[(1, 5), (2, 5)]);
+        let lost = told.at(2000, &[(1, 77), (2, 5)]);
+        assert_eq!(lost, told.epoch());
+        assert_eq!(told.at(3000, &[(1, 77), (2, 5)]), lost);
+        // It has begun again.
+        assert_eq!(told.at(4000, &[(3, 5), (2, 5)]), lost);
+    }
+
     #[test]
     fn losses_are_few_and_none_where_there_is_a_home() {
         for has_home in [false, true] {
             let mut register = Register::new(400, 3).of_home(has_home);
             let say = |register: &mut Register, now, from, leaving| {
                 let (ready, mut out) = (register.view().epoch, Outbox::new());
-                let (_, sign) = alive(now, (Epoch(0), false), ready, leaving, false);
+                let (_, sign) = alive(now, (Epoch(0), false), ready, leaving, (false, 0));
                 register.handle(now, from, sign, &mut out);
             };
             let servers = [1, 2, 3].map(|number| Node::Server(Server(number)));

@@ -193,7 +193,7 @@ mod tests {
 
     fn is_taken(ruler: &mut Ruler, now: u64, member: Node) -> bool {
         let mut out = Outbox::new();
-        let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, false);
+        let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, (false, 0));
         ruler.handle(now, member, sign, &mut out);
         matches!(out[..], [(to, Message::Member { .. })] if to == member)
     }

@@ -435,6 +435,7 @@ impl Server {
                 // The register says it again. Nobody is in that epoch before this server is.
                 return;
             }
+            let has_lost = view.home_lost > self.view.home_lost;
             self.view = View {
                 active: false,
                 ..view.clone()
@@ -446,8 +447,8 @@ impl Server {
             self.unfinished.clear();
             self.syncs.forget_all();
             self.stamp = 0;
-            if self.config.copies > 1 {
-                // Another one may have put a newer copy there, whose client died before it came here.
+            if self.config.copies > 1 || has_lost {
+                // Another one may have put a newer copy there, whose client died before it came here. Or what is here is there no more.
                 self.blocks.forget_what_the_home_has();
             }
             self.begin_exchange(now, out);
@@ -468,7 +469,7 @@ impl Server {
             self.view.known(),
             self.ready,
             self.leaving,
-            self.waits,
+            (self.waits, self.blocks.home().map_or(0, |home| home.boot())),
         ));
     }
 

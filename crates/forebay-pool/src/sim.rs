@@ -108,6 +108,8 @@ pub struct World {
     last: BTreeMap<(Node, Node), u64>,
     pub copies: usize,
     home: Option<Arc<Memory>>,
+    /// In which epoch the home's host has lost power last.
+    power_lost: Option<Epoch>,
     life: u64,
     next: u32,
     /// Operations that have not ended, by number: whose, and when they began.
@@ -129,6 +131,7 @@ impl World {
     pub fn new(seed: u64, servers: u32, copies: usize, has_home: bool) -> World {
         let mut world = World {
             home: has_home.then(Arc::default),
+            power_lost: None,
             life: 0,
             random: Random::new(seed),
             now: 0,
@@ -348,6 +351,7 @@ impl World {
             .get_mut(&id)
             .map(Client::results)
             .unwrap_or_default();
+        self.checker.is_unheard = self.has_not_heard(id);
         for (number, result) in results {
             let Some((_, operation)) = self.open.remove(&number) else {
                 continue;

@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio, exit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -181,10 +181,16 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
 struct Servers {
     config: Config,
     all: Vec<Process>,
+    /// A file with what their host says of its boot; else it says the truth.
+    boot: Option<PathBuf>,
 }
 
 impl Servers {
     fn begin(etcd: &Etcd, count: u16, home: Option<&Path>) -> Servers {
+        Servers::begin_by(None, etcd, count, home)
+    }
+
+    fn begin_by(boot: Option<&Path>, etcd: &Etcd, count: u16, home: Option<&Path>) -> Servers {
         let servers: Vec<String> = { addresses(count).into_iter() }
             .map(|address| format!("\"{address}\""))
             .collect();
@@ -201,6 +207,7 @@ impl Servers {
         let mut servers = Servers {
             config,
             all: Vec::new(),
+            boot: boot.map(Path::to_owned),
         };
         for index in 0..count.into() {
             let process = servers.process(index);
@@ -210,7 +217,12 @@ impl Servers {
     }
 
     fn process(&self, index: usize) -> Process {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let own = std::env::current_exe().unwrap();
+        let mut command = match &self.boot {
+            Some(boot) => by_boot(boot, &own),
+            None => Command::new(&own),
+        };
+        let child = command
             .args(["--exact", "role", "--nocapture"])
             .env(ROLE, index.to_string())
             .env(CONFIG, toml::to_string(&self.config).unwrap())
@@ -241,6 +253,15 @@ impl Servers {
         }
         None
     }
+}
+
+/// A command on a host that has begun by the boot that a file says.
+fn by_boot(boot: &Path, program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    let binds = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", binds]);
+    command.arg(boot).arg(program);
+    command
 }
 
 fn open(pool: &Pool, name: &str) -> Result<File, Failure> {
@@ -722,4 +743,71 @@ fn etcd_and_servers_prove_who_they_are() {
     // It is the only one, so there is nobody to hand on to.
     serving.stop();
     serving.wait().unwrap();
+}
+
+/// Whether a file system is one of those that have nothing before somebody syncs them.
+fn keeps_nothing_unsynced(path: &Path) -> bool {
+    let mut stat = Command::new("stat");
+    let said = stat.args(["-f", "-c", "%t"]).arg(path).output().unwrap();
+    let kind = String::from_utf8(said.stdout).unwrap();
+    ["ef53", "58465342", "9123683e", "f2f52010", "1021994"].contains(&kind.trim())
+}
+
+#[test]
+fn a_client_that_outlives_the_homes_host_is_told_by_its_next_sync() {
+    let around = tempfile::tempdir().unwrap();
+    let boot = around.path().join("boot");
+    let begins = |number: u8| {
+        let id = format!("{number:08x}-8303-438b-bf05-67c1838fb5e3\n");
+        std::fs::write(&boot, id).unwrap();
+    };
+    begins(1);
+    if !by_boot(&boot, Path::new("true"))
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        return skipped("what the host says of its boot cannot be changed here: not root");
+    }
+    if !keeps_nothing_unsynced(around.path()) {
+        return skipped(
+            "the file system of temporary files is none of those that lose what is not synced",
+        );
+    }
+    let Some(etcd) = Etcd::begin() else {
+        return;
+    };
+    let home = around.path().join("home");
+    let mut servers = Servers::begin_by(Some(&boot), &etcd, 2, Some(&home));
+    let pool = servers.join();
+    let file = open(&pool, "written").unwrap();
+    let written = |value| {
+        let write = Operation::Write {
+            file,
+            offset: 0,
+            bytes: vec![value; UNIT as usize].into(),
+            mode: Mode::Remote,
+        };
+        pool.run(write)
+    };
+    let sync = || pool.run(Operation::Sync { file });
+    for (round, is_other) in [(1, false), (2, true)] {
+        written(round).unwrap();
+        servers.all.iter_mut().for_each(Process::kill);
+        if is_other {
+            begins(2);
+        }
+        (0..2).for_each(|index| servers.restart(index));
+        let mut synced = Err(Failure::CutOff);
+        wait_until("it syncs", || {
+            synced = sync();
+            synced != Err(Failure::CutOff)
+        });
+        let expected = if is_other {
+            Err(Failure::Lost)
+        } else {
+            Ok(Answer::Done)
+        };
+        assert_eq!(synced, expected);
+        assert_eq!(sync(), Ok(Answer::Done), "it is told once");
+    }
 }

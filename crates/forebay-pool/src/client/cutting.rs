@@ -189,7 +189,7 @@ impl Client {
         for used in self.state(file).drop_cached(WHOLE) {
             self.cached.remove(&used);
         }
-        self.forget_went(file, WHOLE);
+        self.forget_all_that_went(file);
         let discard = self.transfer(Request::Discard(file, all, true), out);
         self.enter_phase(file, Phase::Remove { discard })
     }

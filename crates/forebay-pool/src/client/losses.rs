@@ -4,21 +4,40 @@
 //! one death takes them. Whoever syncs afterwards asks for all that was written, not for what is in memory. So a client remembers which blocks went, and
 //! in which epoch, until a sync has been told. Neighbours of one epoch are one entry. Files that nobody syncs stay: two entries each, if they were
 //! written from one end to the other.
+//!
+//! With a home nothing goes with a server, but with the power of the home's host. So a client remembers of which files something went, and since which epoch. A
+//! sync that ends in a later epoch than one before which the home may have lost something says so. What the client has in memory, and has not changed, it then
+//! asks for again: others find what the home has. What it has changed it writes all the same.
 
 use std::collections::BTreeMap;
 
-use super::Client;
+use super::changes::WHOLE;
+use super::past::Aside;
+use super::state::{Active, Cached, Phase};
+use super::transfer::Request;
+use super::{Answer, Client, Failure};
 use crate::ids::{Epoch, File, SIZE_BLOCK};
+use crate::mistakes::{Mistake, is_made};
 use crate::range::Range;
 
 /// Blocks that went, by their first one: where each run ends, and in which epoch it went. Runs do not overlap.
 pub(super) type Went = BTreeMap<(File, u64), (u64, Epoch)>;
 
+/// With a home, files of which something went: since which epoch nobody has been told of a sync, and as of which count something went last.
+pub(super) type Unsynced = BTreeMap<File, (Epoch, u64)>;
+
 impl Client {
     /// The servers have these blocks as of this epoch.
     pub(super) fn remember(&mut self, file: File, range: Range, epoch: Epoch) {
-        // With a home nothing goes with a server. Names are at the servers when the operations that change them end.
-        if self.config.has_home || file == File::NAMES {
+        if self.config.has_home {
+            let last = self.count();
+            let (first, before) = self.unsynced.entry(file).or_insert((epoch, last));
+            *first = epoch.min(*first);
+            *before = last;
+            return;
+        }
+        // Names are at the servers when the operations that change them end.
+        if file == File::NAMES {
             return;
         }
         self.forget_went(file, range);
@@ -60,6 +79,12 @@ impl Client {
         }
     }
 
+    /// Nobody asks for anything of this file any more.
+    pub(super) fn forget_all_that_went(&mut self, file: File) {
+        self.forget_went(file, WHOLE);
+        self.unsynced.remove(&file);
+    }
+
     /// Whether anything of a file that went since it was synced last is lost. Whoever asks is told, and the next one is not.
     pub(super) fn has_lost(&mut self, file: File) -> bool {
         let all = self.went.range((file, 0)..=(file, SIZE_BLOCK));
@@ -68,11 +93,68 @@ impl Client {
             let is_later = self.view.losses.iter().any(|loss| loss.epoch > *epoch);
             is_later && { *first..*last }.any(|block| self.is_lost(file, block, *epoch))
         });
-        let all = Range {
-            start: 0,
-            end: SIZE_BLOCK + 1,
-        };
-        self.forget_went(file, all);
+        self.forget_went(file, WHOLE);
         is_lost
+    }
+
+    /// What becomes of a sync of a file, whose last request all servers have answered. Names are for whoever syncs first.
+    pub(super) fn synced(&mut self, file: File, request: u64) -> Result<Answer, Failure> {
+        let lost = [file, File::NAMES].map(|file| self.settle(file, request));
+        if lost.contains(&true) {
+            return Err(Failure::Lost);
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Whoever syncs a file is told; says whether the home may have lost anything of it. What went since the request was made is for the next one.
+    fn settle(&mut self, file: File, request: u64) -> bool {
+        let lost = self.view.home_lost;
+        let Some((first, last)) = self.unsynced.get_mut(&file) else {
+            return false;
+        };
+        let is_lost = lost > *first && !is_made(Mistake::BelievesTheHome);
+        *first = lost.max(*first);
+        if *last < request {
+            self.unsynced.remove(&file);
+        }
+        is_lost
+    }
+
+    /// The home may have lost what was not synced. Operations that have gone a part of their way by what it had end with an error: nobody knows which part is
+    /// there.
+    pub(super) fn doubt_the_home(&mut self) {
+        if is_made(Mistake::KeepsWhatTheHomeMayNotHave) {
+            return;
+        }
+        for file in self.files.keys().copied().collect::<Vec<_>>() {
+            let is_names = file == File::NAMES;
+            let is_in_part = |active: &mut Active| match active.phase {
+                Phase::Cut { .. } | Phase::Create { .. } => true,
+                Phase::Flush { .. } => is_names,
+                Phase::Gather | Phase::Persist { .. } | Phase::Remove { .. } => false,
+            };
+            let state = self.state(file);
+            // Remote reads are begun again, by the size that the file has now. Writes go on: they may have been done, and nobody else writes there before they are done again.
+            let reads: Vec<Aside> =
+                { state.aside.extract_if(.., |aside| aside.is_read()) }.collect();
+            for aside in reads.into_iter().rev() {
+                state.queue.push_front(aside.active.again());
+            }
+            if let Some(active) = state.active.take_if(is_in_part) {
+                self.results.push((active.id, Err(Failure::Lost)));
+            }
+            let is_doubted = |cached: &Cached| is_names || !cached.is_owed();
+            let cached = self.state(file).cache.iter();
+            let doubted = cached.filter(|(_, cached)| is_doubted(cached));
+            for block in doubted.map(|(block, _)| *block).collect::<Vec<_>>() {
+                self.forget(file, block);
+            }
+        }
+        // Of the others none goes on in another epoch but these, or they are begun again.
+        let goes_on = |request: &Request| {
+            matches!(request, Request::Discard(_, _, true) | Request::Persist(_))
+        };
+        self.transfers
+            .retain(|_, transfer| goes_on(&transfer.request));
     }
 }

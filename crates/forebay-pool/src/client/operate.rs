@@ -1,7 +1,6 @@
 //! How an operation goes on: it takes grants and blocks, and when all are here it happens at once.
 
 use super::attributes::{Facts, Inode};
-use super::changes::WHOLE;
 use super::state::{Active, Asked, Phase};
 use super::{Answer, Client, Failure, Mode, Operation, names};
 use crate::ids::{Epoch, File, Node, SIZE_BLOCK};
@@ -211,7 +210,7 @@ impl Client {
     fn tell(&mut self, file: File, id: u64, result: Result<Answer, Failure>) {
         match result {
             Err(Failure::Lost) => self.forget_damage(file),
-            Err(Failure::Gone) => self.forget_went(file, WHOLE),
+            Err(Failure::Gone) => self.forget_all_that_went(file),
             _ => {}
         }
         self.results.push((id, result));
@@ -343,7 +342,7 @@ impl Client {
                 if self.is_under_way(transfer) || !self.is_member(now) {
                     return Step::Wait;
                 }
-                Step::End(Ok(Answer::Done))
+                Step::End(self.synced(file, transfer))
             }
             Phase::Remove { discard } => self.removed(file, discard),
             Phase::Gather => {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::attributes::Inode;
 use super::operate::blocks;
-use super::state::{Active, Phase};
+use super::state::Active;
 use super::transfer::{Request, UNANSWERED_MAX, WRITE_BATCH};
 use super::{Answer, Client, Failure, Operation};
 use crate::ids::{Epoch, File, Server};
@@ -346,12 +346,7 @@ impl Client {
         for aside in ended {
             if aside.is_damaged && !aside.is_read() {
                 // It goes by memory now, which knows the damage: whole blocks are mended, and parts of them are an error.
-                let again = Active {
-                    phase: Phase::Gather,
-                    pinned: Vec::new(),
-                    ..aside.active
-                };
-                self.state(file).queue.push_front(again);
+                self.state(file).queue.push_front(aside.active.again());
                 continue;
             }
             let result = if aside.is_damaged {

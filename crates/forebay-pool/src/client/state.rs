@@ -126,6 +126,15 @@ impl Active {
         }
     }
 
+    /// The same from the beginning.
+    pub fn again(self) -> Self {
+        Active {
+            phase: Phase::Gather,
+            pinned: Vec::new(),
+            ..self
+        }
+    }
+
     /// Whether what it keeps is in the way of an operation with these needs.
     pub fn is_in_the_way(&self, needs: &[(Range, Right)]) -> bool {
         self.pinned.iter().any(|(held, right)| {

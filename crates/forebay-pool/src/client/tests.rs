@@ -111,8 +111,12 @@ impl Desk {
     }
 
     fn recall(&mut self, range: Range, keep: bool) {
+        self.recall_in(EPOCH, range, keep);
+    }
+
+    fn recall_in(&mut self, epoch: Epoch, range: Range, keep: bool) {
         let recall = Message::Recall {
-            epoch: EPOCH,
+            epoch,
             file: FILE,
             range,
             keep,
@@ -135,12 +139,16 @@ impl Desk {
                 let mut found = Vec::new();
                 let mut all = Rope::default();
                 for part in parts {
-                    let block = if part.place.1 == SIZE_BLOCK {
+                    let block = if part.place.0 == File::NAMES {
+                        Vec::new()
+                    } else if part.place.1 == SIZE_BLOCK {
                         size.as_flattened().to_vec()
                     } else {
                         vec![bytes; UNIT as usize]
                     };
-                    let end = block.len().min(part.from as usize + part.length as usize);
+                    let end = block
+                        .len()
+                        .min(part.from.saturating_add(part.length) as usize);
                     let block = block[part.from as usize..end].to_vec();
                     found.push(Some(block.len() as u32));
                     all.push(block.into());
@@ -152,9 +160,9 @@ impl Desk {
                 };
                 self.tell(SERVER, answer);
             }
-            Message::Write { number, .. } | Message::Patch { number, .. } => {
-                self.tell(SERVER, Message::Done { number })
-            }
+            Message::Write { number, .. }
+            | Message::Patch { number, .. }
+            | Message::Persist { number, .. } => self.tell(SERVER, Message::Done { number }),
             _ => {}
         }
     }

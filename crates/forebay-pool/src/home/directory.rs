@@ -53,6 +53,8 @@ pub struct Directory {
     /// Where this server writes what it renames then.
     draft: String,
     discards: Mutex<Discards>,
+    /// As [`Home::boot`] has it as long as no sync has failed, and afterwards.
+    boots: [u64; 2],
     /// What a sync has failed by: the kernel says so once, and the next one would say that all is well.
     failed: OnceLock<String>,
 }
@@ -109,9 +111,11 @@ impl Directory {
         let root = fs::File::open(path)?;
         // A server of an earlier life may be suspended, and go on with its own draft whenever it wakes: it finds nobody else's.
         let life = RandomState::new().build_hasher().finish();
+        let syncs_each = !syncs_names(&root)?;
         Ok(Directory {
             path: path.to_owned(),
-            syncs_each: !syncs_names(&root)?,
+            syncs_each,
+            boots: [if syncs_each { 0 } else { boot_of_host()? }, life.max(1)],
             root,
             draft: format!("draft-{server}-{life:016x}"),
             discards: Mutex::default(),
@@ -308,6 +312,14 @@ fn sync_names(home: &fs::File, directory: &str) -> io::Result<()> {
     }
 }
 
+/// This boot of the host, as a number that is not 0.
+fn boot_of_host() -> io::Result<u64> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits = id.trim().replace('-', "");
+    let number = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
+    Ok(((number >> 64) as u64 ^ number as u64).max(1))
+}
+
 fn lock_file(directory: &Path) -> io::Result<fs::File> {
     let path = directory.join(LOCK);
     let mut options = fs::OpenOptions::new();
@@ -403,6 +415,10 @@ impl Home for Directory {
         let mut discards = { self.discards.lock() }.unwrap_or_else(PoisonError::into_inner);
         let at = (self.root.as_fd(), &*directory, &*self.draft);
         discards.discard(at, &blocks, (file, from, whole), goes_on)
+    }
+
+    fn boot(&self) -> u64 {
+        self.boots[usize::from(self.failed.get().is_some())]
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -549,11 +565,15 @@ mod tests {
         let around = tempfile::tempdir().unwrap();
         let home = home_at(around.path(), 1);
         home.sync().unwrap();
+        let boot = home.boot();
         let lost = home.synced(Err(io::Error::from_raw_os_error(libc::EIO)));
         assert!(lost.unwrap_err().to_string().contains("begin this server"));
         home.sync().unwrap_err();
-        // Another process.
-        home_at(around.path(), 1).sync().unwrap();
+        // The register hears of that, so that what another process has synced is not believed to be all.
+        assert_ne!(home.boot(), boot);
+        let other = home_at(around.path(), 1);
+        other.sync().unwrap();
+        assert_eq!(other.boot(), boot);
     }
 
     /// `tests/run.d/73-pool-power-cut.sh` makes a home's file system read-only and runs this. Elsewhere it does nothing.

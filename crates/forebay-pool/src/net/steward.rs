@@ -56,7 +56,7 @@ struct State {
     register: Saved,
 }
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 struct Lease {
     number: u64,

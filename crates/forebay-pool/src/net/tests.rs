@@ -376,7 +376,7 @@ fn signs_of_life_do_not_wait_behind_blocks() {
         (crate::ids::Epoch(1), true),
         crate::ids::Epoch(1),
         true,
-        false,
+        (false, 0),
     );
     link.send((server, register), &sign);
     let (mut before, mut blocks) = (None, 0);

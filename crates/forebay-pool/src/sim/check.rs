@@ -9,6 +9,7 @@
 //! So it is with a file's size, and another client's operation of the file has seen it. A cell that a write has made the file longer by is never zero, as
 //! long as it is there.
 
+mod past;
 mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use super::names::Names;
 use crate::client::{Answer, Facts, Failure, Mode, Operation};
 use crate::ids::{Client, File};
 use crate::rope::Rope;
+use past::Past;
 use sizes::Size;
 
 pub const CELL: u64 = 8;
@@ -31,6 +33,7 @@ struct Cell {
     olds: BTreeSet<u64>,
     /// What it may be besides `value`.
     perhaps: BTreeSet<u64>,
+    past: Past,
 }
 
 /// The files as they should be.
@@ -48,6 +51,12 @@ pub struct Checker {
     /// Counts begins and returns.
     step: u64,
     begun: BTreeMap<u64, u64>,
+    /// When power was lost last.
+    power_lost: u64,
+    /// Whoever does something now has not heard of that yet.
+    pub is_unheard: bool,
+    /// Nothing is looked at.
+    pub is_blind: bool,
     /// What was wrong.
     pub faults: Vec<String>,
     pub ended: u64,
@@ -96,6 +105,15 @@ impl Checker {
             if let Some((_, operation)) = open.remove(&number) {
                 self.undecided(&operation);
             }
+        }
+    }
+
+    /// The host of the home loses power.
+    pub fn power_lost(&mut self) {
+        self.step += 1;
+        self.power_lost = self.step;
+        for cell in self.files.values_mut().flatten() {
+            cell.perhaps.extend(cell.past.values());
         }
     }
 
@@ -188,11 +206,15 @@ impl Checker {
                 {
                     self.overwrites(*file, *offset, bytes);
                 }
+                if let Operation::Sync { file } = operation {
+                    let cells = self.files.entry(*file).or_default();
+                    cells.iter_mut().for_each(|cell| cell.past.told(client));
+                }
                 None
             }
             Err(failure) => self.failure(operation, *failure).err(),
         };
-        if let Some(fault) = fault {
+        if let Some(fault) = fault.filter(|_| !self.is_blind) {
             let fault = format!(
                 "at {now}, {client:?}, operation {number}: {fault}; {operation:?} -> {result:?}"
             );
@@ -239,6 +261,13 @@ impl Checker {
                 Answer::Done,
             ) => {
                 self.write(client, *file, *offset, bytes, *mode == Mode::Remote);
+                if self.is_unheard || begun < self.power_lost {
+                    // It may have been done before that, and have gone.
+                    let cells = self.files.entry(*file).or_default().iter_mut();
+                    for cell in cells.skip((*offset / CELL) as usize) {
+                        cell.perhaps.extend(cell.past.values());
+                    }
+                }
                 Ok(())
             }
             (Operation::Append { file, bytes }, Answer::At(at)) => {
@@ -267,10 +296,7 @@ impl Checker {
                 self.sizes.insert(*file, Size::of(cells.len()));
                 Ok(())
             }
-            (Operation::Sync { file }, Answer::Done) => {
-                self.synced(client, *file, begun);
-                Ok(())
-            }
+            (Operation::Sync { file }, Answer::Done) => self.synced(client, *file, begun),
             _ => self.of_names(operation, answer),
         }
     }
@@ -285,14 +311,20 @@ impl Checker {
         }
     }
 
-    fn synced(&mut self, client: Client, file: File, begun: u64) {
+    fn synced(&mut self, client: Client, file: File, begun: u64) -> Result<(), String> {
         for cell in self.files.entry(file).or_default() {
+            for older in cell.past.synced(client, begun)? {
+                if cell.past.values().all(|value| value != older) {
+                    cell.perhaps.remove(&older);
+                }
+            }
             if cell.by.is_some_and(|(by, at)| by == client && at < begun) {
                 cell.by = None;
                 cell.olds.clear();
             }
         }
         self.sizes.entry(file).or_default().synced(client, begun);
+        Ok(())
     }
 
     fn of_names(&mut self, operation: &Operation, answer: &Answer) -> Result<(), String> {
@@ -321,10 +353,13 @@ impl Checker {
         }
         for (at, value) in (first..).zip(numbers) {
             let cell = &mut cells[at];
+            let befores = cell.perhaps.iter().copied().chain([cell.value]);
+            cell.past.wrote(befores, value, by);
             if at >= before {
                 *cell = Cell {
                     value,
                     by: Some(by).filter(|_| !synced),
+                    past: std::mem::take(&mut cell.past),
                     ..Cell::default()
                 };
                 continue;
@@ -369,8 +404,12 @@ impl Checker {
                     cell.perhaps
                 ));
             }
+            if self.is_unheard {
+                continue;
+            }
             cell.value = value;
             cell.perhaps.clear();
+            cell.past.seen(value);
             if cell.by.is_some_and(|(by, _)| by != client) {
                 cell.by = None;
                 cell.olds.clear();

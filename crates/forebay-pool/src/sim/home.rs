@@ -1,4 +1,4 @@
-//! A home in memory. What is stored there is durable at once, and now and then it fails.
+//! A home in memory. Now and then it fails. What is stored there and has not been synced may go when its host loses power.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,8 +9,29 @@ use crate::home::Home;
 use crate::ids::{File, SIZE_BLOCK, Version};
 use crate::message::{Block, Place};
 
-/// The blocks, and a count of calls.
-type Held = (BTreeMap<Place, (Version, Vec<u8>)>, u64);
+/// A block that is there.
+type Kept = (Version, Vec<u8>);
+type Blocks = BTreeMap<Place, Kept>;
+
+#[derive(Debug, Default)]
+struct Held {
+    blocks: Blocks,
+    calls: u64,
+    /// How often power has gone.
+    losses: u64,
+    /// What was there before each change since the last sync, in their order.
+    undo: Vec<(Place, Option<Kept>)>,
+}
+
+impl Held {
+    fn set(&mut self, place: Place, block: Option<Kept>) {
+        let before = match block {
+            Some(block) => self.blocks.insert(place, block),
+            None => self.blocks.remove(&place),
+        };
+        self.undo.push((place, before));
+    }
+}
 
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<Held>, AtomicBool);
@@ -22,16 +43,30 @@ impl Memory {
     }
 
     /// All blocks.
-    pub fn held(&self) -> BTreeMap<Place, (Version, Vec<u8>)> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        held.0.clone()
+    pub fn held(&self) -> Blocks {
+        self.lock().blocks.clone()
+    }
+
+    /// Its host loses power: of the changes since the last sync the first ones are there, as many of a thousand as are said.
+    pub fn lose_power(&self, stay: u64) {
+        let mut held = self.lock();
+        let stay = held.undo.len() as u64 * stay / 1000;
+        for (place, before) in held.undo.split_off(stay as usize).into_iter().rev() {
+            held.set(place, before);
+        }
+        held.undo.clear();
+        held.losses += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Every so often a call fails, and has done nothing.
     fn call(&self) -> io::Result<MutexGuard<'_, Held>> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        held.1 += 1;
-        if held.1.is_multiple_of(97) || self.1.load(Ordering::Relaxed) {
+        let mut held = self.lock();
+        held.calls += 1;
+        if held.calls.is_multiple_of(97) || self.1.load(Ordering::Relaxed) {
             return Err(io::Error::other("no room"));
         }
         Ok(held)
@@ -39,17 +74,17 @@ impl Memory {
 }
 
 impl Home for Memory {
-    fn load(&self, place: Place) -> io::Result<Option<(Version, Vec<u8>)>> {
-        Ok(self.call()?.0.get(&place).cloned())
+    fn load(&self, place: Place) -> io::Result<Option<Kept>> {
+        Ok(self.call()?.blocks.get(&place).cloned())
     }
 
     fn store(&self, block: &Block, _: &dyn Fn() -> bool) -> io::Result<bool> {
-        let blocks = &mut self.call()?.0;
-        let there = blocks.get(&block.place);
+        let mut held = self.call()?;
+        let there = held.blocks.get(&block.place);
         if there.is_some_and(|(version, _)| *version > block.version) {
             return Ok(false);
         }
-        blocks.insert(block.place, (block.version, block.bytes.to_vec()));
+        held.set(block.place, Some((block.version, block.bytes.to_vec())));
         Ok(true)
     }
 
@@ -57,20 +92,24 @@ impl Home for Memory {
         let end = SIZE_BLOCK + u64::from(whole);
         let goes = |place: &Place| place.0 == file && (from..end).contains(&place.1);
         let mut held = self.call()?;
-        let (blocks, calls) = &mut *held;
-        let all = blocks.keys().copied().filter(goes);
         // Now and then it does one thing at a time.
-        let most = if calls.is_multiple_of(3) {
+        let most = if held.calls.is_multiple_of(3) {
             1
         } else {
             usize::MAX
         };
+        let all = held.blocks.keys().copied().filter(goes);
         let going: Vec<Place> = all.take(most).collect();
-        going.iter().for_each(|place| drop(blocks.remove(place)));
+        going.iter().for_each(|place| held.set(*place, None));
         Ok(going.len() < most)
     }
 
+    fn boot(&self) -> u64 {
+        1 + self.lock().losses
+    }
+
     fn sync(&self) -> io::Result<()> {
-        self.call().map(drop)
+        self.call()?.undo.clear();
+        Ok(())
     }
 }

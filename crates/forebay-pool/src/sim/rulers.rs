@@ -154,6 +154,13 @@ impl World {
         }
     }
 
+    /// The same, if another one follows.
+    pub fn kill_elected_ruler(&mut self) {
+        if self.rulers.etcd.is_some() {
+            self.kill_ruler();
+        }
+    }
+
     /// The ruler does not reach etcd until then.
     pub fn cut_ruler(&mut self, until: u64) {
         if let Some(reign) = self.rulers.reigns.get_mut(&self.rulers.last) {

@@ -24,6 +24,25 @@ impl World {
         }
     }
 
+    /// The host of the home and of all servers loses power. Clients live, and other servers begin there.
+    pub fn cut_power(&mut self, servers: u32) {
+        self.kill_elected_ruler();
+        self.servers.clear();
+        let stay = self.random.below(1001);
+        { self.home.iter() }.for_each(|home| home.lose_power(stay));
+        self.checker.power_lost();
+        self.power_lost = Some(self.register().view().epoch);
+        for _ in 0..servers {
+            self.add_server();
+        }
+    }
+
+    /// Whether a client has not heard yet of the last time that power was lost.
+    pub(super) fn has_not_heard(&self, client: Client) -> bool {
+        let heard = { self.clients.get(&client) }.map(|client| client.view().home_lost);
+        { self.power_lost.zip(heard) }.is_some_and(|(lost, heard)| heard <= lost)
+    }
+
     /// How long a message takes.
     pub(super) fn delay(&mut self, from: Node, to: Node) -> u64 {
         let slow = [from, to].map(|node| self.slow.get(&node).copied().unwrap_or(0));

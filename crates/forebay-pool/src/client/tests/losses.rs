@@ -1,6 +1,7 @@
 //! What went with a server before it was synced.
 
 use super::*;
+use crate::client::Facts;
 use crate::message::Loss;
 
 const WHOLE: Range = Range {
@@ -20,6 +21,27 @@ impl Desk {
         let mut view = self.client.view.clone();
         view.epoch = epoch;
         view.losses.push(loss);
+        self.begin_epoch(view);
+        self.settle();
+        self.client.results();
+    }
+
+    /// So has the host of the home, and of all servers.
+    fn lose_power(&mut self) {
+        let epoch = Epoch(self.client.view.epoch.0 + 1);
+        let view = View {
+            epoch,
+            home_lost: epoch,
+            ..self.client.view.clone()
+        };
+        self.sent.clear();
+        self.begin_epoch(view);
+        self.settle();
+    }
+
+    fn begin_epoch(&mut self, view: View) {
+        let key = Key(view.epoch.0);
+        let epoch = view.epoch;
         let sent = self.now;
         self.tell(
             Node::Register,
@@ -28,10 +50,20 @@ impl Desk {
                 view: Some(view),
             },
         );
-        let key = Key(epoch.0);
         self.tell(SERVER, Message::Entered { epoch, key });
-        self.settle();
-        self.client.results();
+    }
+
+    /// Answers everything but this, and says the first one of that.
+    fn settle_but(&mut self, is_left: impl Fn(&Message) -> bool) -> Option<Message> {
+        let mut left = None;
+        while let Some(message) = self.sent.pop_front() {
+            if is_left(&message) {
+                left.get_or_insert(message);
+            } else {
+                self.answer(&message, 1);
+            }
+        }
+        left
     }
 
     fn sync(&mut self) -> Result<Answer, Failure> {
@@ -42,9 +74,21 @@ impl Desk {
     }
 }
 
+fn with_home() -> Desk {
+    let mut desk = Desk::new();
+    desk.client.config.has_home = true;
+    desk
+}
+
 /// One that has written two blocks, which have left its memory since.
 fn written_out(mode: Mode) -> Desk {
     let mut desk = Desk::new();
+    put(&mut desk, mode);
+    desk
+}
+
+/// Writes two blocks, which leave the client's memory.
+fn put(desk: &mut Desk, mode: Mode) {
     let write = Operation::Write {
         file: FILE,
         offset: 0,
@@ -53,11 +97,12 @@ fn written_out(mode: Mode) -> Desk {
     };
     desk.begin(1, write);
     desk.settle();
-    desk.recall(WHOLE, false);
+    let epoch = desk.client.view.epoch;
+    desk.recall_in(epoch, WHOLE, false);
     desk.settle();
     let state = desk.client.files.get(&FILE);
     assert!(state.is_none_or(|state| state.cache.is_empty()));
-    desk
+    desk.client.results();
 }
 
 #[test]
@@ -90,6 +135,105 @@ fn what_is_lost_after_a_sync_or_written_after_a_loss_is_no_error_of_a_sync() {
     desk.settle();
     desk.client.results();
     assert_eq!(desk.sync(), Ok(Answer::Done));
+}
+
+#[test]
+fn a_sync_says_what_a_home_that_has_lost_power_may_have_lost() {
+    for mode in [Mode::Local, Mode::Remote] {
+        let mut desk = with_home();
+        put(&mut desk, mode);
+        desk.lose_power();
+        assert_eq!(desk.sync(), Err(Failure::Lost), "{mode:?}");
+        assert_eq!(desk.sync(), Ok(Answer::Done));
+        // What is written and synced after that has nothing to do with it, and what comes after a sync neither.
+        put(&mut desk, mode);
+        assert_eq!(desk.sync(), Ok(Answer::Done));
+        desk.lose_power();
+        assert_eq!(desk.sync(), Ok(Answer::Done));
+    }
+}
+
+#[test]
+fn a_sync_that_is_under_way_when_power_goes_says_so() {
+    let mut desk = with_home();
+    put(&mut desk, Mode::Local);
+    desk.begin(3, Operation::Sync { file: FILE });
+    desk.settle_but(|message| matches!(message, Message::Persist { .. }));
+    desk.lose_power();
+    assert_eq!(desk.client.results(), [(3, Err(Failure::Lost))]);
+}
+
+#[test]
+fn what_goes_while_a_sync_is_under_way_is_for_the_next_one() {
+    let mut desk = with_home();
+    put(&mut desk, Mode::Local);
+    desk.begin(3, Operation::Sync { file: FILE });
+    let persist = desk.settle_but(|message| matches!(message, Message::Persist { .. }));
+    // Somebody wants what is dirty.
+    let range = Range::one(0);
+    desk.client.remember(FILE, range, desk.client.view.epoch);
+    let persist = persist.expect("it is asked for");
+    desk.answer(&persist, 0);
+    desk.settle();
+    assert_eq!(desk.client.results(), [(3, Ok(Answer::Done))]);
+    desk.lose_power();
+    assert_eq!(desk.sync(), Err(Failure::Lost));
+}
+
+#[test]
+fn names_that_a_home_may_have_lost_are_told_by_the_next_sync_of_anything() {
+    let mut desk = with_home();
+    let make = Operation::Make {
+        parent: File::ROOT,
+        name: b"name".to_vec(),
+        facts: Facts::default(),
+        bytes: Vec::new(),
+    };
+    desk.begin(1, make);
+    desk.settle();
+    assert!(matches!(
+        desk.client.results()[..],
+        [(1, Ok(Answer::Made(_, true)))]
+    ));
+    desk.lose_power();
+    assert_eq!(desk.sync(), Err(Failure::Lost));
+    assert_eq!(desk.sync(), Ok(Answer::Done));
+}
+
+#[test]
+fn what_a_home_may_not_have_any_more_is_asked_for_again() {
+    let mut desk = with_home();
+    for block in 0..2 {
+        desk.begin(block, read(block));
+    }
+    desk.settle();
+    desk.begin(2, write(0));
+    desk.settle();
+    desk.client.results();
+    desk.lose_power();
+    // What it has changed itself it has still, and no operation goes on by what it has not.
+    for block in 0..2 {
+        desk.begin(3, read(block));
+        let is_asked = desk.settle_up_to_read_of(block).is_some();
+        assert_eq!(is_asked, block == 1, "{block}");
+        desk.client.results();
+    }
+}
+
+#[test]
+fn an_operation_that_has_gone_half_of_its_way_by_what_a_home_may_have_lost_is_an_error() {
+    let mut desk = with_home();
+    let truncate = Operation::Truncate {
+        file: FILE,
+        size: UNIT,
+    };
+    desk.begin(1, truncate);
+    let is_discard = |message: &Message| matches!(message, Message::Discard { .. });
+    assert!(desk.settle_but(is_discard).is_some());
+    desk.lose_power();
+    assert_eq!(desk.client.results(), [(1, Err(Failure::Lost))]);
+    let sent = std::mem::take(&mut desk.sent);
+    assert!(!sent.iter().any(is_discard), "it goes on");
 }
 
 #[test]

@@ -55,9 +55,7 @@ pub(super) fn befall(world: &mut World, scene: Scene) {
             world.register_away(until);
         }
     }
-    if scene.kills_all() {
-        befall_home(world, scene, &servers, server);
-    }
+    befall_home(world, scene, &servers, server);
     if scene.kills_servers() && is_settled(world) {
         match world.random.below(60) {
             0 if servers.len() > 2 => {
@@ -77,8 +75,26 @@ pub(super) fn befall(world: &mut World, scene: Scene) {
     }
 }
 
+/// Now and then a server dies, or the host of the home and of all servers loses power.
+fn befall_host(world: &mut World, scene: Scene, server: ServerId) {
+    match world.random.below(80) {
+        0 => {
+            world.kill_server(server);
+            world.add_server();
+        }
+        1 => world.cut_power(scene.servers()),
+        _ => {}
+    }
+}
+
 /// Servers die when they like, and now and then everybody does.
 fn befall_home(world: &mut World, scene: Scene, servers: &[ServerId], server: ServerId) {
+    if scene.cuts_power() {
+        befall_host(world, scene, server);
+    }
+    if !scene.kills_all() {
+        return;
+    }
     if scene == Scene::Rulers && world.random.chance(20) {
         if world.random.chance(300) {
             world.kill_ruler();
