@@ -123,11 +123,11 @@ fn plan(
     let entry = core.entry();
     let caps = core.device.caps();
     let middle = offset.next_multiple_of(crate::limits::BLOCK_BYTES as u64) - offset;
-    let at_middle = source as usize + middle as usize;
+    let at_middle = source.wrapping_add(middle as usize);
     let request = WriteRequest {
         offset,
         len: len as u64,
-        memory_aligned: at_middle.is_multiple_of(caps.memory_align.max(1) as usize),
+        memory_aligned: direct::goes_as_it_is(core, at_middle),
     };
     if len > SMALL_SYNC_PAGES as usize * PAGE_BYTES {
         entry.count_sync(false);
