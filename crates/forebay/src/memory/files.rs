@@ -47,6 +47,8 @@ pub struct FileEntry {
     pub holes: AtomicU32,
     /// Looks for space that were in vain, beyond those that were not: more than so many leave the file to the kernel. A hint.
     pub vain_looks: AtomicU32,
+    /// Syncs under way, and those at which somebody has died ([`crate::memory::threads::Me::at_sync`]).
+    pub syncs: std::sync::atomic::AtomicU32,
     /// Of a file with holes: the blocks that are known to have space throughout, as far as any is promised (`reserved_end`); the first in
     /// the upper half, one past the last in the lower. 0: none.
     pub solid: AtomicU64,

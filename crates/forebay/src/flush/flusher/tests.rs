@@ -124,6 +124,37 @@ fn what_was_not_written_back_while_nobody_had_the_file_open_is_told_to_who_opens
     openers.fetch_add(had, Release);
 }
 
+/// The kernel tells one of two syncs at the same time, and that one has not said so yet when the other one returns.
+#[test]
+fn of_two_syncs_at_once_none_says_that_all_is_well_while_the_other_hears_that_it_is_not() {
+    let (calls, (began, has_begun)) = (AtomicU32::new(0), channel());
+    let scene = scene(DirtyTracking::Page, move |call| {
+        if call.kind != CallKind::SyncAll || calls.fetch_add(1, Ordering::SeqCst) > 0 {
+            return false;
+        }
+        began.send(()).expect("somebody waits");
+        while calls.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+        // Time for the other one to return.
+        std::thread::sleep(Duration::from_millis(100));
+        true
+    });
+    let options = OpenOptions::new().read(true).write(true).clone();
+    let other = scene
+        .session
+        .open_device(Arc::clone(&scene.device), "sim", &options);
+    let other = other.expect("a file");
+    scene.file.write_at(&[1; 8192], 0).expect("memory");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| errno(scene.file.sync_all()));
+        has_begun.recv().expect("the first sync");
+        assert_eq!(errno(other.sync_all()), Some(libc::EIO));
+        assert_eq!(first.join().expect("no panic"), Some(libc::EIO));
+    });
+    assert_eq!(errno(other.sync_all()), None, "it is told once");
+}
+
 /// What the dead have under way, on a device that cannot say that it is over.
 #[test]
 fn a_sync_does_not_wait_for_what_cannot_be_waited_for() {
