@@ -8,6 +8,8 @@
 //! whose views pin memory, [`reached`] which files somebody reaches past the engine, [`left`] which were left to the kernel, [`likely`]
 //! how long the next one will be.
 //!
+//! [`refused`] is what is owed to devices that do not take it.
+//!
 //! [`handoff`] is how descriptors come to the keeper, `handing` when, [`lent`] those that it only reads by, [`hurry`] what it writes
 //! first; [`guard`] and [`watch`] how files are watched for outsiders.
 //!
@@ -32,6 +34,7 @@ pub mod opens;
 pub mod presence;
 pub mod provision;
 pub mod reached;
+pub mod refused;
 pub mod reopen;
 pub mod repairs;
 pub mod shared;

@@ -48,7 +48,8 @@ pub struct WriteRequest {
     /// Bytes to write. A request of no bytes has a plan without parts.
     pub len: u64,
     /// The user's memory fits the device's memory alignment (`Caps::memory_align`) wherever an
-    /// aligned middle would begin, so that a direct write needs no bounce copy.
+    /// aligned middle would begin, and may change while it is written (`Caps::stable_writes`), so that a
+    /// direct write needs no bounce copy.
     pub memory_aligned: bool,
 }
 

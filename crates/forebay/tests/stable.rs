@@ -4,7 +4,7 @@
 mod here;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay::config::Route;
@@ -122,4 +122,43 @@ fn pages_that_change_in_flight_are_found() {
     let found =
         (0..10).any(|seed| unstable_writes(Route::Scrap, seed, Some(Bug::UnstablePages)) > 0);
     assert!(found, "nobody noticed");
+}
+
+/// A large write goes past memory; the program's own memory changes while the device has it in hand, as that of a program of several
+/// threads may.
+#[test]
+fn what_a_program_changes_under_its_own_write_does_not_reach_the_device_in_flight() {
+    const LEN: usize = 1 << 20;
+    for route in [Route::Direct, Route::Auto] {
+        let disk = disk();
+        let session = Session::open(Config {
+            route,
+            ..Config::tiny()
+        });
+        let session = session.expect("a session");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = session
+            .open_device(disk.create(), "stable", &options)
+            .expect("a file");
+        let memory: Arc<[AtomicU8]> = (0..LEN + 4096).map(|_| AtomicU8::new(1)).collect();
+        let skew = memory.as_ptr().align_offset(4096);
+        let (changing, changed) = (Arc::clone(&memory), Arc::new(AtomicU8::new(1)));
+        let seen = Arc::clone(&changed);
+        let hook = move |call: &Call| {
+            if call.kind == CallKind::WriteDirect {
+                let now = changed.fetch_add(1, Relaxed) + 1;
+                changing.iter().for_each(|byte| byte.store(now, Relaxed));
+            }
+        };
+        disk.set_hook(Some(Arc::new(hook)));
+        // SAFETY: the memory is initialised and lives to the end of this round. The hook writes it while the engine copies it or has the
+        // device read it, which is what is tested: both read it byte by byte at an address, and nobody decides by a byte.
+        let source =
+            unsafe { std::slice::from_raw_parts(memory[skew..].as_ptr().cast::<u8>(), LEN) };
+        assert_eq!(file.write_at(source, 0).expect("written"), LEN);
+        file.sync_data().expect("synced");
+        assert!(seen.load(Relaxed) > 1, "the device was written to");
+        assert_eq!(disk.unstable_writes(), 0, "{route:?}");
+    }
 }

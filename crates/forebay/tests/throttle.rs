@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use forebay::config::Route;
+use forebay::device::DeviceFile;
 use forebay::flush::{Flusher, Scope, limit};
 use forebay::ids::FileId;
 use forebay::member::shared::Shared;
@@ -59,7 +60,13 @@ impl World {
 
     fn file(&self, name: u64) -> File {
         let log = Log(Arc::clone(&self.written), name);
-        let device = Arc::new(Wrapped::new(self.disk.create(), Arc::new(log)));
+        self.open(
+            Arc::new(Wrapped::new(self.disk.create(), Arc::new(log))),
+            name,
+        )
+    }
+
+    fn open(&self, device: Arc<dyn DeviceFile>, name: u64) -> File {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         self.session
@@ -168,6 +175,63 @@ fn a_keeper_may_die_while_it_is_waited_for() {
             written += keep_one_block(shared, file, &mut flusher);
         }
     });
+}
+
+/// Takes nothing while it is full.
+struct Full(AtomicBool, AtomicU64);
+
+impl Before for Full {
+    fn before(&self, call: &Call) -> Verdict {
+        if call.kind != CallKind::WriteDirect || !self.0.load(SeqCst) {
+            return Verdict::Proceed;
+        }
+        self.1.fetch_add(1, SeqCst);
+        Verdict::Fail(std::io::Error::from_raw_os_error(libc::ENOSPC))
+    }
+}
+
+/// Nobody can make room by writing what a device does not take: who writes to others neither tries, nor waits for it, nor writes his own
+/// bytes instead.
+#[test]
+fn a_device_that_takes_nothing_slows_down_nobody_who_writes_to_others() {
+    let world = World::new();
+    let full = Arc::new(Full(AtomicBool::new(true), AtomicU64::new(0)));
+    let device = Arc::new(Wrapped::new(world.disk.create(), Arc::clone(&full)));
+    let (refused, good) = (world.open(device, 1), world.file(2));
+    let (shared, stop) = (world.shared(), AtomicBool::new(false));
+    let (ready, is_ready) = mpsc::channel();
+    std::thread::scope(|scope| {
+        // One that does nothing.
+        scope.spawn(|| {
+            let me = shared.me().expect("a slot");
+            let keeper = &shared.arena.superblock().keeper;
+            keeper.store(me.id.0, Ordering::Release);
+            ready.send(()).expect("somebody waits");
+            while !stop.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        is_ready.recv().expect("a keeper");
+        write(&refused, 0..LIMIT + 1);
+        let tick = &shared.arena.superblock().tick;
+        tick.fetch_add(20, Ordering::Relaxed);
+        let before = full.1.load(SeqCst);
+        for _ in 0..3 {
+            write(&good, 0..LIMIT / 2);
+        }
+        let written = world.written.lock().expect("no panic").len();
+        let tries = (before, full.1.load(SeqCst));
+        // The limit holds for what can be written.
+        write(&good, 0..BLOCKS / 4);
+        let owed = world.owed_blocks();
+        stop.store(true, SeqCst);
+        assert!(tries.0 > 0, "it was tried");
+        assert_eq!(tries.0, tries.1, "nobody tries again");
+        assert_eq!(written, 0, "nobody writes what is within the limit");
+        assert!(owed <= 2 * LIMIT + 2, "{owed}");
+    });
+    full.0.store(false, SeqCst);
+    refused.sync_all().expect("it takes bytes again");
 }
 
 /// Whoever has to flush by itself begins with what was left longest ago, whichever file that is of.

@@ -1,4 +1,5 @@
-//! Memory that the device takes, for sources that it does not: large buffers of `malloc` begin 16 bytes after a page.
+//! Memory that the device takes, for sources that it does not: large buffers of `malloc` begin 16 bytes after a page, and where pages
+//! must not change under way no program's will do.
 //!
 //! Two free frames of the arena, held for the one write and given back after it. They are no frames of the file: no header, no
 //! charge, nobody else sees them, and a death leaves them as something held by the dead. They are worth it because the same

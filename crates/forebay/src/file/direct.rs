@@ -113,7 +113,7 @@ unsafe fn write_blocks(
     let end = first.start() + len as u64;
     let entry = core.entry();
     let me = operation.me;
-    let bounce = (!is_aligned(core, source)).then(|| Bounce::take(me, blocks));
+    let bounce = (!goes_as_it_is(core, source)).then(|| Bounce::take(me, blocks));
     operation.park();
     // SAFETY: the caller's promise.
     let result = core.change(me, |_| unsafe {
@@ -205,6 +205,13 @@ pub(super) fn observe_write(
     } else {
         busy::observe_write(superblock, device, bytes, ns);
     }
+}
+
+/// Whether the device writes memory of a program's from `source` on. Of what must not change under way it gets a copy: the
+/// program may change its memory.
+pub(super) fn goes_as_it_is(core: &Core, source: *const u8) -> bool {
+    let unstable = !core.device.caps().stable_writes || planted!(UnstablePages);
+    unstable && is_aligned(core, source)
 }
 
 /// Whether the device takes memory from `source` on.

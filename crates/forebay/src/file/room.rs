@@ -187,11 +187,18 @@ pub fn flush_some(core: &Core, me: Me<'_>, pages: u64) -> Outcome {
     }
     let mut flush =
         |id, device: &_| shared.flush_with(&mut flusher, me, id, device, Scope::some(pages));
-    let own = flush(core.id, &core.device);
+    let is_refused = |id| shared.is_refused(shared.arena.file_unchecked(id));
+    let own = match is_refused(core.id) {
+        true => Outcome::default(),
+        false => flush(core.id, &core.device),
+    };
     if own.pages_written > 0 {
         return own;
     }
     for (id, device) in shared.open_devices() {
+        if is_refused(id) {
+            continue;
+        }
         let outcome = flush(id, &device);
         if outcome.pages_written > 0 {
             return outcome;

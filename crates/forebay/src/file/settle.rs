@@ -73,22 +73,15 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
             fitted => fitted.map_err(Core::ended)?,
         }
     }
-    let synced = match durability {
-        Durability::Kernel | Durability::Written => Ok(()),
-        _ if planted!(SkipDeviceSync) => Ok(()),
-        Durability::Data => core.device.sync_data(),
-        Durability::All => core.device.sync_all(),
+    let before = errors::sequence(core.entry());
+    let synced = match syncs {
+        true => sync(core, me, durability),
+        false => Ok(()),
     };
     me.count(Counter::Syncs as usize, 1);
-    let synced = synced.or_else(|error| match planted!(SwallowSyncError) {
-        true => Ok(()),
-        false => Err(error),
-    });
-    match &synced {
-        // The device has one description for all of ours, and tells it once.
-        Err(error) => errors::record_sync(core.entry(), errno_of(error)),
-        Ok(()) if syncs && outcome.errno.is_none() => errors::synced(core.entry()),
-        Ok(()) => {}
+    let all_well = synced.is_ok() && outcome.errno.is_none();
+    if syncs && all_well && errors::sequence(core.entry()) == before {
+        errors::synced(core.entry());
     }
     // Asked after the flush: this call's own failure is in the sequence as well.
     let errno = errors::unreported(core.entry(), seen).or(outcome.errno);
@@ -99,6 +92,24 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
         ));
     }
     synced.map_err(|e| Error::device("sync", &e))
+}
+
+/// Has the device make durable what it was given.
+fn sync(core: &Core, me: Me<'_>, durability: Durability) -> std::io::Result<()> {
+    me.at_sync(core.id, || {
+        let synced = match durability {
+            _ if planted!(SkipDeviceSync) => Ok(()),
+            Durability::Data => core.device.sync_data(),
+            _ => core.device.sync_all(),
+        };
+        if planted!(SwallowSyncError) {
+            return Ok(());
+        }
+        // The device has one description for all of ours, and tells it once.
+        synced.inspect_err(|error| errors::record_sync(core.entry(), errno_of(error)))
+    })?;
+    me.await_syncs(core.id);
+    Ok(())
 }
 
 /// Flushes within a scope, noting for recovery that the changes to the device file are ours.

@@ -41,8 +41,8 @@ pub fn background_limit(shared: &Shared) -> u64 {
 
 /// Whether more is owed than the background limit.
 pub fn owes_too_much(shared: &Shared) -> bool {
-    let owed = shared.arena.superblock().owed_about() * PAGE_BYTES as u64;
-    owed > background_limit(shared)
+    let background = background_limit(shared) / PAGE_BYTES as u64;
+    shared.arena.superblock().owed_about() > background && shared.owed_in_reach() > background
 }
 
 /// Whether what is owed is nearer to the limit at which writers wait than to the one from which on it is written.
@@ -50,7 +50,8 @@ pub fn owes_nearly_all(shared: &Shared) -> bool {
     let superblock = shared.arena.superblock();
     let max = superblock.owed_pages_max.load(Ordering::Relaxed);
     let background = background_limit(shared) / PAGE_BYTES as u64;
-    superblock.owed_about() > background.midpoint(max)
+    let most = background.midpoint(max);
+    superblock.owed_about() > most && shared.owed_in_reach() > most
 }
 
 /// Writes the coldest dirty streams while too much is owed, up to a pass's worth. Pages written.
@@ -112,7 +113,8 @@ pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher, pages
         return last;
     }
     for (id, file) in lists::coldest(me, Which::Dirty, 0) {
-        let Some(device) = shared.device(file) else {
+        let entry = me.arena.file_unchecked(file);
+        let Some(device) = shared.device(file).filter(|_| !shared.is_refused(entry)) else {
             continue;
         };
         let Some((dirty, _)) = look(me, id, file) else {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::file::core::{Core, Halt};
-use crate::file::room;
+use crate::file::{room, streams};
 use crate::flush::busy;
 use crate::flush::limit::{self, Room};
 use crate::member::presence::has_keeper;
@@ -43,7 +43,23 @@ fn exceeded(core: &Core, me: Me<'_>) -> Option<Room> {
         return Some(Room::Any);
     }
     let limit = superblock.owed_pages_max.load(Ordering::Relaxed);
-    (superblock.owed_about() >= limit).then_some(Room::Session)
+    if superblock.owed_about() < limit {
+        return None;
+    }
+    exceeded_in_session(core, limit)
+}
+
+/// As [`exceeded`], where the session owes as much as `limit`. What devices have refused is waited for by those who write to such files.
+fn exceeded_in_session(core: &Core, limit: u64) -> Option<Room> {
+    let shared = &core.shared;
+    if shared.is_refused(core.entry()) {
+        return Some(Room::Session);
+    }
+    match shared.refused_pages() {
+        0 => Some(Room::Session),
+        // Who makes room does not reckon with those.
+        _ => (shared.owed_in_reach() >= limit).then_some(Room::Any),
+    }
 }
 
 #[cold]
@@ -53,6 +69,15 @@ fn slow_down(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     let device = core.device.caps().device;
     let (mut idle_rounds, mut round) = (0, 0);
     while idle_rounds < IDLE_ROUNDS_MAX {
+        if core.shared.is_refused(core.entry()) {
+            // Whatever others get written is no room for this one, which is slowed down all the same.
+            idle_rounds += 1;
+            me.wait(300 + idle_rounds);
+            if exceeded(core, me).is_none() {
+                break;
+            }
+            continue;
+        }
         if await_keeper(core, me) {
             break;
         }
@@ -77,7 +102,7 @@ fn slow_down(core: &Core, me: Me<'_>) -> Result<(), Halt> {
 fn await_keeper(core: &Core, me: Me<'_>) -> bool {
     let superblock = me.arena.superblock();
     let mut vigil = Vigil::begin(core, me);
-    while vigil.is_worth_it() {
+    while vigil.is_worth_it() && !core.shared.is_refused(core.entry()) {
         let Some(room) = exceeded(core, me) else {
             return true;
         };
@@ -92,7 +117,8 @@ pub(super) fn await_request(core: &Core, me: Me<'_>) -> bool {
     let superblock = me.arena.superblock();
     let mut vigil = Vigil::begin(core, me);
     let begun = vigil.kept;
-    while limit::is_above_background(superblock) && vigil.kept == begun && vigil.is_worth_it() {
+    let above = || limit::is_above_background(superblock) && streams::owes_too_much(&core.shared);
+    while above() && vigil.kept == begun && vigil.is_worth_it() {
         limit::await_room(superblock, Room::Any, || false);
         vigil.look();
     }

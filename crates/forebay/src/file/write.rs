@@ -123,11 +123,11 @@ fn plan(
     let entry = core.entry();
     let caps = core.device.caps();
     let middle = offset.next_multiple_of(crate::limits::BLOCK_BYTES as u64) - offset;
-    let at_middle = source as usize + middle as usize;
+    let at_middle = source.wrapping_add(middle as usize);
     let request = WriteRequest {
         offset,
         len: len as u64,
-        memory_aligned: at_middle.is_multiple_of(caps.memory_align.max(1) as usize),
+        memory_aligned: direct::goes_as_it_is(core, at_middle),
     };
     if len > SMALL_SYNC_PAGES as usize * PAGE_BYTES {
         entry.count_sync(false);
@@ -175,7 +175,7 @@ fn take_sync(core: &Core) -> bool {
 
 /// The session's or the file's, whichever is nearer to its limit, with `more` bytes.
 fn pressure(core: &Core, me: Me<'_>, more: u64) -> Pressure {
-    let superblock = me.arena.superblock();
+    let (superblock, entry) = (me.arena.superblock(), core.entry());
     let of = |pages: u64, limit: u64| {
         let page = PAGE_BYTES as u64;
         Pressure::of(
@@ -183,11 +183,14 @@ fn pressure(core: &Core, me: Me<'_>, more: u64) -> Pressure {
             limit.saturating_mul(page),
         )
     };
-    let session = of(
-        superblock.owed_about(),
-        superblock.owed_pages_max.load(Ordering::Relaxed),
-    );
-    let owed = core.entry().owed_pages.load(Ordering::Relaxed);
+    let max = superblock.owed_pages_max.load(Ordering::Relaxed);
+    let owed = match superblock.owed_about() {
+        few if few < max / 2 => few,
+        most if core.shared.is_refused(entry) => most,
+        _ => core.shared.owed_in_reach(),
+    };
+    let session = of(owed, max);
+    let owed = entry.owed_pages.load(Ordering::Relaxed);
     session.max(of(owed, core.shared.file_owed_pages_max))
 }
 

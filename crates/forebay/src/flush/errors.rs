@@ -25,8 +25,9 @@ pub fn record(file: &FileEntry, errno: i32, tick: u32) {
 }
 
 /// Notes that the device could not make durable what it has been given. Every description hears of it once; no later
-/// flush takes it back, since nothing is owed that could be tried again.
+/// flush takes it back, since nothing is owed that could be tried again. Until one has heard of it, it is news to whoever opens the file.
 pub fn record_sync(file: &FileEntry, errno: i32) {
+    unheard_since(file, sequence(file));
     let sequence = next_sequence(file, errno);
     let word = (sequence << ERRNO_BITS) | errno as u32 & ERRNO_MASK;
     file.sync_error.store(word, Ordering::Release);
@@ -76,13 +77,23 @@ pub fn may_retry(file: &FileEntry, tick: u32) -> bool {
 
 /// Notes that nobody had the file open when its flush failed.
 pub fn nobody_heard(file: &FileEntry) {
-    file.flags.fetch_or(UNHEARD, Ordering::AcqRel);
+    unheard_since(file, sequence(file).wrapping_sub(1));
+}
+
+/// Nobody has heard of what comes after this sequence number, nor of what has not been heard of before.
+fn unheard_since(file: &FileEntry, before: u32) {
+    if file.flags.load(Ordering::Acquire) & UNHEARD == 0 {
+        file.unheard_since.store(before, Ordering::Release);
+        file.flags.fetch_or(UNHEARD, Ordering::AcqRel);
+    }
 }
 
 /// The sequence that a description begins with: an error that nobody has heard of is news to whoever comes next.
 pub fn sequence_to_begin_with(file: &FileEntry) -> u32 {
-    let unheard = file.flags.load(Ordering::Acquire) & UNHEARD != 0;
-    sequence(file).wrapping_sub(u32::from(unheard))
+    match file.flags.load(Ordering::Acquire) & UNHEARD {
+        0 => sequence(file),
+        _ => file.unheard_since.load(Ordering::Acquire),
+    }
 }
 
 /// The sequence as it is now.
@@ -102,7 +113,10 @@ pub fn unreported(file: &FileEntry, seen: &std::sync::atomic::AtomicU32) -> Opti
         0 => sync_since(file, before),
         errno => Some(errno),
     };
-    file.flags.fetch_and(!UNHEARD, Ordering::AcqRel);
+    // Where nobody has it open, it is the session itself that hears.
+    if file.opens() != 0 {
+        file.flags.fetch_and(!UNHEARD, Ordering::AcqRel);
+    }
     errno
 }
 

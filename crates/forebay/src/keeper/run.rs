@@ -336,7 +336,8 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
         return;
     }
     let superblock = shared.arena.superblock();
-    if !streams::owes_too_much(shared) {
+    // What devices have refused counts: writers do not know of it, and would tell again and again.
+    if !limit::is_above_background(superblock) {
         limit::listen(superblock);
     }
     superblock.sleeping.store(1, Ordering::Release);

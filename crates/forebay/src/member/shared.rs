@@ -19,6 +19,7 @@ use crate::member::lent::Lent;
 use crate::member::likely::Likely;
 use crate::member::members;
 use crate::member::opens::Opens;
+use crate::member::refused::Refused;
 use crate::member::repairs::{Unlanded, Waited};
 use crate::member::table;
 use crate::member::viewers::Viewers;
@@ -61,6 +62,7 @@ pub struct Shared {
     pub keeper_stalled_at: AtomicU64,
     /// A write of this process has waited for memory in vain, and none has got any after a wait since (`file::room`).
     pub waited_in_vain: AtomicBool,
+    pub(super) refused: Refused,
     pub(crate) line: Line,
     pub(super) lanes: KeptLanes,
     pub(super) lent: Lent,
@@ -106,6 +108,7 @@ impl Shared {
             hosts: AtomicBool::new(false),
             keeper_stalled_at: AtomicU64::new(u64::MAX),
             waited_in_vain: AtomicBool::new(false),
+            refused: Refused::default(),
             line: Line::default(),
             lanes: KeptLanes::default(),
             lent: Lent::default(),

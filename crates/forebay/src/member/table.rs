@@ -366,6 +366,7 @@ fn enter(
     }
     entry.failures.store(0, Ordering::Relaxed);
     entry.sync_error.store(0, Ordering::Relaxed);
+    entry.syncs.store(0, std::sync::atomic::Ordering::Relaxed);
     entry.flags.store(
         if caps.stable_writes { STABLE } else { 0 },
         Ordering::Relaxed,

@@ -47,6 +47,8 @@ pub struct FileEntry {
     pub holes: AtomicU32,
     /// Looks for space that were in vain, beyond those that were not: more than so many leave the file to the kernel. A hint.
     pub vain_looks: AtomicU32,
+    /// Syncs under way, and those at which somebody has died ([`crate::memory::threads::Me::at_sync`]).
+    pub syncs: std::sync::atomic::AtomicU32,
     /// Of a file with holes: the blocks that are known to have space throughout, as far as any is promised (`reserved_end`); the first in
     /// the upper half, one past the last in the lower. 0: none.
     pub solid: AtomicU64,
@@ -73,6 +75,8 @@ pub struct FileEntry {
     pub retry_tick: AtomicU32,
     /// Failed flushes in a row.
     pub failures: AtomicU32,
+    /// While [`UNHEARD`]: the sequence number of `error` from before what nobody has heard of.
+    pub unheard_since: AtomicU32,
     /// Length of `path`.
     pub path_len: AtomicU32,
     /// Device file's size, mtime and ctime after our last change: recovery's witness.
@@ -135,7 +139,7 @@ pub const HURRY: u32 = 16;
 pub const CLOSING: u32 = 32;
 /// The keeper has a lease on the device file, and gives it up when nothing is owed any more.
 pub const LEASED: u32 = 64;
-/// A flush has failed while nobody had the file open: who opens it next hears of it.
+/// A flush or a sync has failed of which nobody who has the file open has heard: who opens it next does.
 pub const UNHEARD: u32 = 128;
 /// The file has been synced since its last large write: who did that will do it again. A hint.
 pub const SYNCED: u32 = 512;

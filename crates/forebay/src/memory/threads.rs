@@ -14,6 +14,7 @@ mod dead;
 mod gate;
 mod opening;
 mod stops;
+mod syncs;
 mod taking;
 mod work;
 
@@ -66,6 +67,8 @@ pub struct ThreadSlot {
     opening: AtomicU32,
     /// What it is at a device with ([`Me::at_device`]). Nothing hangs on it but patience: no word of a simulation's.
     at_device: std::sync::atomic::AtomicU64,
+    /// What it syncs ([`Me::at_sync`]). No word of a simulation's either.
+    syncing: std::sync::atomic::AtomicU64,
     /// Counters, see `stats`.
     pub counters: [AtomicU64; COUNTERS],
     mutex: liveness::Word,
@@ -195,6 +198,7 @@ impl ThreadSlot {
         self.op.store(0, Ordering::Relaxed);
         self.flushing.store(0, Ordering::Relaxed);
         self.at_device.store(0, Ordering::Relaxed);
+        self.syncing.store(0, Ordering::Relaxed);
         self.slain.store(0, Ordering::Relaxed);
         let life = self.state.load(Ordering::Relaxed) & LIFE_MASK;
         self.state.store(life | FREE, Ordering::Release);

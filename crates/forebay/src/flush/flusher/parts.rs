@@ -25,12 +25,15 @@ impl Flusher {
         entry.show_change();
         let device = work.device.as_ref();
         let written = || ends::write_through_all(device, piece, offset);
-        let failed = work.me.at_device(work.file, written).err();
+        let failed = work.me.at_sync(work.file, || {
+            let failed = work.me.at_device(work.file, written).err();
+            if let Some(error) = failed.as_ref().filter(|error| is_not_written_back(error)) {
+                // The kernel has told it, and will tell no sync: it may be of bytes that nobody here will write again.
+                errors::record_sync(entry, errno_of(error));
+            }
+            failed
+        });
         let errno = failed.as_ref().map(errno_of);
-        if let Some(errno) = errno.filter(|_| failed.as_ref().is_some_and(is_not_written_back)) {
-            // The kernel has told it, and will tell no sync: it may be of bytes that nobody here will write again.
-            errors::record_sync(entry, errno);
-        }
         finish_write(work, &part(id, 1 << page), offset + piece.len as u64, errno);
     }
 }

@@ -93,6 +93,68 @@ fn what_the_kernel_could_not_write_back_is_told_to_a_sync() {
     assert_eq!(scene.inner.contents(), [1; 5000]);
 }
 
+/// A program has died that owed a file's last page. What the kernel could not write back of it is lost to nobody who has the file open.
+#[test]
+fn what_was_not_written_back_while_nobody_had_the_file_open_is_told_to_who_opens_it_next() {
+    let has_failed = AtomicBool::new(false);
+    let scene = scene(DirtyTracking::Page, move |call| {
+        call.kind == CallKind::SyncData && !has_failed.swap(true, Ordering::SeqCst)
+    });
+    scene.file.write_at(&[1; 5000], 0).expect("memory");
+    let shared = Arc::clone(scene.session.shared());
+    let me = shared.me().expect("a slot");
+    let id = scene.file.core().expect("managed").id;
+    let openers = &shared.arena.file_unchecked(id).openers;
+    let had = openers.swap(0, Release);
+    let flush = || shared.flush(me, id, &scene.device, Scope::some(u64::MAX));
+    assert_eq!(flush().errno, Some(libc::EIO));
+    assert_eq!(flush().errno, None, "the retry goes well");
+    let options = || OpenOptions::new().read(true).write(true).clone();
+    let open = || {
+        let device = Arc::clone(&scene.device);
+        let opened = scene.session.open_device(device, "sim", &options());
+        opened.expect("a file")
+    };
+    let next = open();
+    assert_eq!(errno(next.sync_all()), Some(libc::EIO));
+    assert_eq!(errno(next.sync_all()), None, "it is told once");
+    assert_eq!(errno(next.close()), None);
+    let later = open();
+    assert_eq!(errno(later.sync_all()), None, "one has heard of it");
+    openers.fetch_add(had, Release);
+}
+
+/// The kernel tells one of two syncs at the same time, and that one has not said so yet when the other one returns.
+#[test]
+fn of_two_syncs_at_once_none_says_that_all_is_well_while_the_other_hears_that_it_is_not() {
+    let (calls, (began, has_begun)) = (AtomicU32::new(0), channel());
+    let scene = scene(DirtyTracking::Page, move |call| {
+        if call.kind != CallKind::SyncAll || calls.fetch_add(1, Ordering::SeqCst) > 0 {
+            return false;
+        }
+        began.send(()).expect("somebody waits");
+        while calls.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+        // Time for the other one to return.
+        std::thread::sleep(Duration::from_millis(100));
+        true
+    });
+    let options = OpenOptions::new().read(true).write(true).clone();
+    let other = scene
+        .session
+        .open_device(Arc::clone(&scene.device), "sim", &options);
+    let other = other.expect("a file");
+    scene.file.write_at(&[1; 8192], 0).expect("memory");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| errno(scene.file.sync_all()));
+        has_begun.recv().expect("the first sync");
+        assert_eq!(errno(other.sync_all()), Some(libc::EIO));
+        assert_eq!(first.join().expect("no panic"), Some(libc::EIO));
+    });
+    assert_eq!(errno(other.sync_all()), None, "it is told once");
+}
+
 /// What the dead have under way, on a device that cannot say that it is over.
 #[test]
 fn a_sync_does_not_wait_for_what_cannot_be_waited_for() {

@@ -1,0 +1,62 @@
+//! What is owed to devices that have refused it: it counts in no limit that makes others wait.
+//!
+//! A file whose flush has failed is tried again by the keeper in its own time ([`errors::may_retry`]). Until then nobody can make room by
+//! writing what it owes, so who writes to other files neither waits for that nor tries it. Memory's own limit still holds. Without a keeper no
+//! time is known, and whoever needs room tries everything.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::flush::errors;
+use crate::ids::FileId;
+use crate::member::presence::has_keeper;
+use crate::member::shared::Shared;
+use crate::memory::files::{FileEntry, LIVE};
+use crate::sync::Ordering;
+
+/// Ticks for which a sum is good: all files are looked at for it.
+const GOOD_TICKS: u32 = 16;
+
+/// The last sum: its pages, and the tick at which it was made with a bit that says that there is one.
+#[derive(Debug, Default)]
+pub struct Refused {
+    pages: AtomicU64,
+    at: AtomicU32,
+}
+
+/// Says that there is a sum, in the tick's lowest bit.
+const THERE: u32 = 1;
+
+impl Shared {
+    /// Whether the file's device has refused what it owes, and it is not time to try again.
+    pub fn is_refused(&self, entry: &FileEntry) -> bool {
+        let tick = self.arena.superblock().tick.load(Ordering::Relaxed);
+        !errors::may_retry(entry, tick) && has_keeper(&self.arena)
+    }
+
+    /// Pages owed that can be written, about.
+    pub fn owed_in_reach(&self) -> u64 {
+        let owed = self.arena.superblock().owed_about();
+        owed.saturating_sub(self.refused_pages())
+    }
+
+    /// Pages owed that cannot be written for now, about, as they were a moment ago.
+    pub fn refused_pages(&self) -> u64 {
+        let tick = self.arena.superblock().tick.load(Ordering::Relaxed) | THERE;
+        let at = self.refused.at.load(Relaxed);
+        if at != 0 && tick.wrapping_sub(at) < GOOD_TICKS {
+            return self.refused.pages.load(Relaxed);
+        }
+        let files = (0..self.arena.counts().files).map(|id| self.arena.file_unchecked(FileId(id)));
+        let refused = files.filter(|entry| {
+            entry.failures.load(Ordering::Relaxed) != 0
+                && entry.state.load(Ordering::Acquire) == LIVE
+                && self.is_refused(entry)
+        });
+        let pages = refused
+            .map(|entry| entry.owed_pages.load(Ordering::Relaxed))
+            .fold(0, u64::saturating_add);
+        self.refused.pages.store(pages, Relaxed);
+        self.refused.at.store(tick, Relaxed);
+        pages
+    }
+}
