@@ -177,11 +177,8 @@ fn take_sync(core: &Core) -> bool {
 fn pressure(core: &Core, me: Me<'_>, more: u64) -> Pressure {
     let (superblock, entry) = (me.arena.superblock(), core.entry());
     let of = |pages: u64, limit: u64| {
-        let page = PAGE_BYTES as u64;
-        Pressure::of(
-            pages.saturating_mul(page).saturating_add(more),
-            limit.saturating_mul(page),
-        )
+        let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES as u64);
+        Pressure::of(bytes(pages).saturating_add(more), bytes(limit))
     };
     let max = superblock.owed_pages_max.load(Ordering::Relaxed);
     let owed = match superblock.owed_about() {
