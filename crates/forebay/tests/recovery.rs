@@ -754,11 +754,11 @@ fn arenas_of_others_are_refused() {
         let config = config(&session_name("living"));
         let living = Session::open(config.clone()).expect("a session");
         let arena = living.arena_path().expect("a path");
-        let own = Session::join_living(&arena, config.clone()).expect("a session");
+        let own = Session::join_living(arena, config.clone()).expect("a session");
         assert!(own.is_some());
-        std::os::unix::fs::chown(&arena, Some(4711), None).expect("given away");
-        let joined = Session::join_living(&arena, config).expect("no session");
-        std::os::unix::fs::chown(&arena, Some(0), None).expect("taken back");
+        std::os::unix::fs::chown(arena, Some(4711), None).expect("given away");
+        let joined = Session::join_living(arena, config).expect("no session");
+        std::os::unix::fs::chown(arena, Some(0), None).expect("taken back");
         give(0).expect("taken back");
         let error = refused.expect_err("another's").to_string();
         assert!(error.contains("belongs to user 4711"), "{error}");

@@ -65,6 +65,13 @@ pub fn stranger(place: &Place) -> Option<Stranger> {
     })
 }
 
+/// What its sessions have noted of the files that they manage.
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(format!("/dev/shm/forebay-{}", self.id));
+    }
+}
+
 impl Stranger {
     pub fn forebay(&mut self, place: &Place, arguments: &[String]) -> Command {
         let mut command = self.program(&self.program);
