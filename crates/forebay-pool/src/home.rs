@@ -38,6 +38,18 @@ pub trait Home: Debug + Send + Sync {
     fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool>;
     /// All that this server had stored when this began is durable when it returns. That may take long.
     fn sync(&self) -> io::Result<()>;
+    /// A request of a client, of which all blocks are to be stored or none, begins: whoever is killed before its end leaves the rest to the others.
+    fn begin_together(&self, _request: (u32, u64), _blocks: &[Block]) -> io::Result<()> {
+        Ok(())
+    }
+    /// All of its blocks are stored.
+    fn end_together(&self, _request: (u32, u64)) -> io::Result<()> {
+        Ok(())
+    }
+    /// Stores the rest of what others have left so, and says which blocks that were. `may` is as for [`Home::store`].
+    fn go_on_together(&self, _may: &dyn Fn() -> bool) -> io::Result<Vec<Place>> {
+        Ok(Vec::new())
+    }
     /// By which boot of its host what this server has stored and nobody has synced is there; 0 where each block is durable once it is stored. It is another
     /// number from then on when a sync has failed: what has been stored before may be gone.
     fn boot(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! Names of files: each directory's are one block of the file [`File::NAMES`]. All of these lie on the same servers and are written through, those of
 //! one operation in one request: so an operation on names is done for all or not at all, and outlives its client. A home gets block by block, in the
-//! request's order: a server that is killed in the middle leaves a name too many, and never one too few.
+//! request's order: where its host loses power in the middle there is a name too many, and never one too few. What a server that is killed has begun the others end.
 //!
 //! A block holds records: the directory that a name is in, what the name stands for, and the name. Two directories may
 //! share a block, by chance. A record with an empty name says that the directory is there; the root always is.
@@ -34,7 +34,7 @@ fn block_of(directory: File) -> u64 {
 
 /// The directories whose names an operation reads or changes, in the order in which they are written. `made` is the directory that it may make.
 ///
-/// A server that is killed in the middle has written those before: then a file that is moved has both names, and not none, and no name
+/// When power goes in the middle those before may be written alone: then a file that is moved has both names, and not none, and no name
 /// stands for a directory that is not there.
 fn directories(operation: &Operation, made: File) -> Vec<File> {
     let is_directory = |entry: &Entry| entry.kind == Kind::Directory;

@@ -4,6 +4,7 @@
 //! life             the number of the pool's life, the size of its blocks, and the mark of the life of its members
 //! lock             locked by the pool's first server as long as it lives
 //! FILE/BLOCK       a block: its version, 24 bytes, and what it holds
+//! together/        names that come to several blocks (`together`)
 //! FILE/turn/       of whoever changes anything in FILE (`turn`)
 //! ```
 //!
@@ -14,6 +15,7 @@
 //! is mounted or unmounted over its path later is nothing to it. Only whoever begins a life makes the directory itself.
 
 mod discards;
+mod together;
 mod turn;
 
 use std::fs;
@@ -188,6 +190,16 @@ impl Directory {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Where a request's blocks are written down.
+    fn together(&self, (client, number): (u32, u64)) -> String {
+        format!("{}-{client:x}-{number:x}", self.draft)
+    }
+
+    /// How new a block is that is there.
+    fn version_of(&self, (file, block): Place) -> io::Result<Option<Version>> {
+        there(&self.root, &format!("{}/{block:x}", of(file)))
     }
 
     /// What is not there is a hole, as long as the home is there.
@@ -415,6 +427,35 @@ impl Home for Directory {
         let mut discards = { self.discards.lock() }.unwrap_or_else(PoisonError::into_inner);
         let at = (self.root.as_fd(), &*directory, &*self.draft);
         discards.discard(at, &blocks, (file, from, whole), goes_on)
+    }
+
+    fn begin_together(&self, request: (u32, u64), blocks: &[Block]) -> io::Result<()> {
+        together::begin(&self.root, &self.together(request), blocks)
+    }
+
+    fn end_together(&self, request: (u32, u64)) -> io::Result<()> {
+        together::end(&self.root, &self.together(request))
+    }
+
+    fn go_on_together(&self, may: &dyn Fn() -> bool) -> io::Result<Vec<Place>> {
+        let mut places = Vec::new();
+        for (name, blocks) in together::left(&self.root)? {
+            let mut there = Vec::new();
+            for block in &blocks {
+                there.push(self.version_of(block.place)?);
+            }
+            let mut pairs = blocks.iter().zip(&there);
+            if pairs.any(|(block, there)| *there == Some(block.version)) {
+                for (block, there) in blocks.iter().zip(there) {
+                    if there.is_none_or(|there| there < block.version) {
+                        self.store(block, may)?;
+                    }
+                    places.push(block.place);
+                }
+            }
+            together::end(&self.root, &name)?;
+        }
+        Ok(places)
     }
 
     fn boot(&self) -> u64 {

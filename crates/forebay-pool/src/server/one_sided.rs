@@ -30,6 +30,17 @@ impl Asked {
         matches!(&self.message, Message::Write { blocks, .. } if blocks.iter().any(of_names))
             && self.done > 0
     }
+
+    /// Its name in the home, if it writes names to several blocks.
+    fn together(&self) -> Option<(u32, u64)> {
+        match &self.message {
+            Message::Write { number, blocks, .. } if blocks.len() > 1 => {
+                let is_names = blocks[0].place.0 == File::NAMES;
+                is_names.then_some((self.client.0, *number))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Server {
@@ -52,7 +63,27 @@ impl Server {
             }
             has_ended = false;
         }
-        has_ended
+        has_ended && self.has_ended_names_of_others()
+    }
+
+    /// The same for what servers that were killed have left in the home.
+    fn has_ended_names_of_others(&mut self) -> bool {
+        let Some(home) = self.blocks.home() else {
+            return true;
+        };
+        let (clock, until) = (&self.blocks.clock, self.blocks.until);
+        match home.go_on_together(&|| clock.now() < until) {
+            Ok(places) => {
+                places
+                    .into_iter()
+                    .for_each(|place| self.blocks.forget(place));
+                true
+            }
+            Err(why) => {
+                self.trouble = Some(why.to_string());
+                false
+            }
+        }
     }
 
     /// A request has come. One that comes again takes the place of the one that waits here: that would be done after what comes when this one is
@@ -138,18 +169,12 @@ impl Server {
                     bytes,
                 }));
             }
-            Message::Write { number, blocks, .. } => {
-                // In this order: whoever kills this process in the middle leaves the first ones in the home.
-                let begun = self.blocks.clock.now();
-                for block in &blocks[asked.done..] {
-                    self.blocks.put(block.clone())?;
-                    asked.done += 1;
-                    let has_more = asked.done < blocks.len();
-                    if has_more && self.blocks.clock.now() - begun >= AT_ONCE {
-                        return Ok(None);
-                    }
+            Message::Write { number, .. } => {
+                let number = *number;
+                if !self.write(asked)? {
+                    return Ok(None);
                 }
-                *number
+                number
             }
             Message::Patch { number, parts, .. } => {
                 let (number, mut places) = (*number, Vec::new());
@@ -182,6 +207,31 @@ impl Server {
             _ => 0,
         };
         Ok(Some(Message::Done { number }))
+    }
+
+    /// Writes blocks, for some time; says whether all are written.
+    fn write(&mut self, asked: &mut Asked) -> io::Result<bool> {
+        let together = self.blocks.home().cloned().zip(asked.together());
+        let Message::Write { blocks, .. } = &asked.message else {
+            return Ok(true);
+        };
+        // In this order: when the home's host loses power in the middle the first ones are there.
+        let begun = self.blocks.clock.now();
+        if let Some((home, request)) = together.as_ref().filter(|_| asked.done == 0) {
+            home.begin_together(*request, blocks)?;
+        }
+        for block in &blocks[asked.done..] {
+            self.blocks.put(block.clone())?;
+            asked.done += 1;
+            let has_more = asked.done < blocks.len();
+            if has_more && self.blocks.clock.now() - begun >= AT_ONCE {
+                return Ok(false);
+            }
+        }
+        if let Some((home, request)) = together {
+            home.end_together(request)?;
+        }
+        Ok(true)
     }
 
     /// What has come of a request for a block, unless that is damaged: it will be tomorrow, and whoever waited would wait for ever.

@@ -1,7 +1,7 @@
 //! Single servers whose pool is played by hand.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -277,6 +277,27 @@ fn names_of_which_a_part_is_written_are_whole_before_the_next_epoch() {
     assert_eq!(written(), [5, 2, 9, 0]);
     assert_eq!(hears(120), Epoch(2));
     assert_eq!(written(), [5, 2, 9, 0, 7]);
+}
+
+#[test]
+fn names_of_which_a_killed_server_has_written_a_part_are_whole_in_the_next_epoch() {
+    let around = tempfile::tempdir().unwrap();
+    let home = || Directory::of_anybody(around.path(), 1).unwrap();
+    let numbers = [5, 2, 9, 0, 7];
+    let written = || {
+        let is_there = |number: &&u64| home().load((File::NAMES, **number)).unwrap().is_some();
+        numbers.iter().filter(is_there).count()
+    };
+    let mut killed = server(Some(Arc::new(home())));
+    // It takes its time.
+    let time = AtomicU64::new(0);
+    killed.set_clock(move || time.fetch_add(20, Ordering::Relaxed));
+    let write = write_of(&killed, File::NAMES, &numbers);
+    assert_eq!(tell(&mut killed, write), []);
+    drop(killed);
+    assert!((1..numbers.len()).contains(&written()), "{}", written());
+    drop(server(Some(Arc::new(home()))));
+    assert_eq!(written(), numbers.len());
 }
 
 #[test]

@@ -17,6 +17,8 @@ type Blocks = BTreeMap<Place, Kept>;
 struct Held {
     blocks: Blocks,
     calls: u64,
+    /// What servers are about to store, by requests.
+    together: BTreeMap<(u32, u64), Vec<Block>>,
     /// How often power has gone.
     losses: u64,
     /// What was there before each change since the last sync, in their order.
@@ -102,6 +104,34 @@ impl Home for Memory {
         let going: Vec<Place> = all.take(most).collect();
         going.iter().for_each(|place| held.set(*place, None));
         Ok(going.len() < most)
+    }
+
+    fn begin_together(&self, request: (u32, u64), blocks: &[Block]) -> io::Result<()> {
+        self.call()?.together.insert(request, blocks.to_vec());
+        Ok(())
+    }
+
+    fn end_together(&self, request: (u32, u64)) -> io::Result<()> {
+        self.call()?.together.remove(&request);
+        Ok(())
+    }
+
+    fn go_on_together(&self, _: &dyn Fn() -> bool) -> io::Result<Vec<Place>> {
+        let mut held = self.call()?;
+        let mut places = Vec::new();
+        for blocks in std::mem::take(&mut held.together).into_values() {
+            let there =
+                |held: &Held, block: &Block| held.blocks.get(&block.place).map(|there| there.0);
+            if { blocks.iter() }.any(|block| there(&held, block) == Some(block.version)) {
+                for block in blocks {
+                    places.push(block.place);
+                    if there(&held, &block) < Some(block.version) {
+                        held.set(block.place, Some((block.version, block.bytes.to_vec())));
+                    }
+                }
+            }
+        }
+        Ok(places)
     }
 
     fn boot(&self) -> u64 {
