@@ -2,10 +2,8 @@
 //! And who else has to come to an end although somebody writes all the time.
 #![cfg(all(feature = "sim", not(feature = "shuttle")))]
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use forebay::config::Route;
@@ -177,60 +175,6 @@ fn a_keeper_may_die_while_it_is_waited_for() {
             written += keep_one_block(shared, file, &mut flusher);
         }
     });
-}
-
-/// Takes a while for each write, and notes which threads make them.
-struct Slow(Mutex<HashSet<ThreadId>>);
-
-impl Before for Slow {
-    fn before(&self, call: &Call) -> Verdict {
-        if call.kind == CallKind::WriteDirect {
-            let thread = std::thread::current().id();
-            self.0.lock().expect("no panic").insert(thread);
-            std::thread::sleep(Duration::from_millis(60));
-        }
-        Verdict::Proceed
-    }
-}
-
-/// What a writer sent to the device by itself would wait there behind all that the keeper has sent.
-#[test]
-fn a_keeper_whose_device_is_slow_is_waited_for() {
-    let world = World::new();
-    let slow = Arc::new(Slow(Mutex::default()));
-    let device = Arc::new(Wrapped::new(world.disk.create(), Arc::clone(&slow)));
-    let file = world.open(device, 1);
-    let (shared, id, stop) = (world.shared(), id_of(&file), AtomicBool::new(false));
-    let (ready, is_ready) = mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let me = shared.me().expect("a slot");
-            shared
-                .arena
-                .superblock()
-                .keeper
-                .store(me.id.0, Ordering::Release);
-            ready.send(()).expect("somebody waits");
-            let mut flusher = shared.own_flusher().of_keeper();
-            let device = shared.device(id).expect("open");
-            let mut block = 0;
-            while !stop.load(Relaxed) {
-                // One at a time, so that there is always something that the writer could send.
-                let scope = Scope {
-                    from: block,
-                    until: block + 1,
-                    ..Scope::some(64)
-                };
-                let outcome = shared.flush_with(&mut flusher, me, id, &device, scope);
-                block += u64::from(outcome.pages_written > 0);
-            }
-        });
-        is_ready.recv().expect("a keeper");
-        write(&file, 0..2 * LIMIT);
-        stop.store(true, SeqCst);
-    });
-    let writers = slow.0.lock().expect("no panic").len();
-    assert_eq!(writers, 1, "the keeper");
 }
 
 /// Takes nothing while it is full.

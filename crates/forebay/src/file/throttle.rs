@@ -2,8 +2,8 @@
 //!
 //! A keeper that lives and gets on is waited for: it has many requests under way, and a writer that flushed beside it would
 //! do so one request at a time, while it could copy. Progress never needs it (decision 0005): a writer flushes by itself, the
-//! coldest stream first, if there is no keeper, if it carries nothing out for [`PATIENCE`] (stopped, without the files in question),
-//! or for [`SLOW_PATIENCE`] with a device that has something to do, and from then on until the keeper has got on.
+//! coldest stream first, if there is no keeper, if it carries nothing out for [`PATIENCE`] (stopped, without the files in question,
+//! or with a device so slow that a request takes longer), and from then on until the keeper has got on.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -12,17 +12,15 @@ use crate::file::core::{Core, Halt};
 use crate::file::{room, streams};
 use crate::flush::busy;
 use crate::flush::limit::{self, Room};
-use crate::member::presence::{has_keeper, keeper_is_stopped};
+use crate::member::presence::has_keeper;
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;
 
 /// Waits above the limits in which nothing comes or is on its way to the device, after which a writer goes on.
 const IDLE_ROUNDS_MAX: u32 = 64;
-/// A keeper that carries nothing out for so long is not waited for; nor one that runs while its device has something to do, for so long as the
-/// next says: a request takes long in a slow device's queue, and what a writer sent there would have to wait behind all of it.
+/// A keeper that carries nothing out for so long is not waited for.
 const PATIENCE: Duration = Duration::from_millis(20);
-const SLOW_PATIENCE: Duration = Duration::from_secs(2);
 /// Pages that a writer flushes at once where it does so by itself.
 const PAGES_AT_ONCE: u64 = 512;
 
@@ -157,22 +155,12 @@ impl<'a> Vigil<'a> {
         let kept = self.me.arena.superblock().kept.load(Ordering::Acquire);
         if kept != self.kept {
             (self.kept, self.since) = (kept, Instant::now());
-        } else if self.has_stalled() {
+        } else if self.since.elapsed() > PATIENCE {
             let stalled_at = &self.core.shared.keeper_stalled_at;
             stalled_at.store(kept.into(), Relaxed);
         } else {
             // After a death a repair may be needed.
             self.me.wait(8);
         }
-    }
-
-    fn has_stalled(&self) -> bool {
-        let waited = self.since.elapsed();
-        if waited <= PATIENCE {
-            return false;
-        }
-        let (arena, device) = (self.me.arena, self.core.device.caps().device);
-        let is_busy = busy::inflight_bytes(arena.superblock(), device) > 0;
-        waited > SLOW_PATIENCE || !is_busy || keeper_is_stopped(arena)
     }
 }

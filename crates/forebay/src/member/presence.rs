@@ -8,17 +8,11 @@ use crate::member::table;
 use crate::memory::arena::Arena;
 use crate::memory::threads;
 use crate::sync::Ordering;
-use crate::sys::liveness;
 
 /// Whether some thread lives that keeps the session.
 pub fn has_keeper(arena: &Arena) -> bool {
     let keeper = arena.superblock().keeper.load(Ordering::Acquire);
     keeper != 0 && !threads::is_gone(arena, ThreadId(keeper))
-}
-
-/// Whether the keeper's process is stopped, as far as can be told.
-pub fn keeper_is_stopped(arena: &Arena) -> bool {
-    liveness::is_stopped(keeper_process(arena))
 }
 
 /// Whether the arena's file has lost its name though the session has not ended: no recovery would find it.
