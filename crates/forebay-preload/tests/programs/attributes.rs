@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use forebay::keeper::recover::{Saved, recover};
@@ -140,6 +140,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             println!("@done");
             std::thread::sleep(PATIENCE);
         }
+        "links" => give_link(argument, dir),
         "read-only" => {
             let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
             assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
@@ -152,6 +153,33 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         _ => return false,
     }
     true
+}
+
+/// Gives a file another name, and takes one away: by itself, or by programs that have nothing else to do with it.
+fn give_link(argument: &str, dir: &Path) {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
+    let fd = open(&dir.join("a"), flags).expect("open");
+    assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+    let (how, removed) = argument.split_once(' ').expect("two words");
+    // Times go by ticks of the kernel's.
+    std::thread::sleep(Duration::from_millis(50));
+    if how == "by-programs" {
+        run(Command::new("ln").args(["a", "b"]));
+        run(Command::new("rm").arg(removed));
+    } else {
+        std::fs::hard_link(dir.join("a"), dir.join("b")).expect("linked");
+        if how == "later" {
+            // The keeper looks at names meanwhile.
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        std::fs::remove_file(dir.join(removed)).expect("removed");
+    }
+    println!("@done");
+    std::thread::sleep(PATIENCE);
+}
+
+fn run(program: &mut Command) {
+    assert!(program.status().expect("a program").success());
 }
 
 /// What a file may be given that the kernel takes from it at the next write, and whether only root may do so.
@@ -296,6 +324,23 @@ fn a_recovery_finds_what_the_session_has_renamed() {
     let saved = recover_after(&mut scene, "renames", "b");
     assert!(matches!(&saved[..], [Saved::Written { .. }]), "{saved:?}");
     assert!(std::fs::read(scene.path("b")).expect("a file") == bytes(0));
+}
+
+#[test]
+fn a_recovery_finds_what_the_session_has_linked() {
+    for (how, removed, left) in [
+        ("at-once", "a", "b"),
+        ("at-once", "b", "a"),
+        ("later", "a", "b"),
+        ("later", "b", "a"),
+        ("by-programs", "a", "b"),
+    ] {
+        let mut scene = Scene::new("linked", 0);
+        let saved = recover_after(&mut scene, "links", &format!("{how} {removed}"));
+        let written = matches!(&saved[..], [Saved::Written { .. }]);
+        assert!(written, "{how}, {removed} removed: {saved:?}");
+        assert!(std::fs::read(scene.path(left)).expect("a file") == bytes(0));
+    }
 }
 
 /// Only root could open it again to write what it owes.

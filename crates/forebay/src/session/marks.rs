@@ -63,6 +63,33 @@ impl Session {
         }
     }
 
+    /// The file behind a descriptor has just got the name by which that was opened, beside others: where a recovery looks, since a file that is
+    /// made public by a link loses the older ones. Of one that nobody of the session uses nothing is noted.
+    pub fn follow_linked(&self, fd: BorrowedFd<'_>) {
+        let (shared, Ok(found)) = (&self.shared, stat::stat(fd)) else {
+            return;
+        };
+        if let Some(id) = table::find(&shared.arena, found.device, found.inode)
+            && let Ok(me) = shared.me()
+        {
+            table::refresh_path(me, id, path_of(fd).as_os_str().as_bytes());
+        }
+    }
+
+    /// The file behind a descriptor, which may only name it, has lost one of its names: should that have been where a recovery looks, it looks from now
+    /// on where this process has opened it.
+    pub fn follow_unlinked(&self, fd: BorrowedFd<'_>) {
+        let (shared, Ok(found)) = (&self.shared, stat::stat(fd)) else {
+            return;
+        };
+        if let Some(id) = table::find(&shared.arena, found.device, found.inode)
+            && let Some(device) = shared.device(id)
+            && let Ok(me) = shared.me()
+        {
+            table::follow_name(me, id, device.as_ref());
+        }
+    }
+
     /// As [`Glance::mark`].
     pub fn mark<'a>(&'a self, fd: BorrowedFd<'a>) -> Option<Mark<'a>> {
         Mark::begin(&self.shared.arena, fd)
