@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -141,6 +141,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             std::thread::sleep(PATIENCE);
         }
         "links" => give_link(argument, dir),
+        "far-away" => go_far_away(argument, dir),
         "read-only" => {
             let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
             assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
@@ -180,6 +181,28 @@ fn give_link(argument: &str, dir: &Path) {
 
 fn run(program: &mut Command) {
     assert!(program.status().expect("a program").success());
+}
+
+/// Has a file at a path that is longer than what is kept of each: from the beginning on, or once it has been renamed.
+fn go_far_away(argument: &str, dir: &Path) {
+    let far = far_away(dir);
+    std::fs::create_dir_all(far.parent().expect("a directory")).expect("made");
+    let renamed = argument == "renamed";
+    let path = if renamed { dir.join("a") } else { far.clone() };
+    let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+    assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+    if renamed {
+        std::fs::rename(path, far).expect("renamed");
+    }
+    println!("@done");
+    std::thread::sleep(PATIENCE);
+}
+
+/// A path of more than 1024 bytes.
+fn far_away(dir: &Path) -> PathBuf {
+    let mut path = dir.to_owned();
+    path.extend(std::iter::repeat_n("d".repeat(200), 6));
+    path.join("a")
 }
 
 /// What a file may be given that the kernel takes from it at the next write, and whether only root may do so.
@@ -340,6 +363,18 @@ fn a_recovery_finds_what_the_session_has_linked() {
         let written = matches!(&saved[..], [Saved::Written { .. }]);
         assert!(written, "{how}, {removed} removed: {saved:?}");
         assert!(std::fs::read(scene.path(left)).expect("a file") == bytes(0));
+    }
+}
+
+/// No recovery would find it.
+#[test]
+fn a_file_whose_path_is_too_long_owes_nothing() {
+    for way in ["opened", "renamed"] {
+        let mut scene = Scene::new("far-away", 0);
+        let saved = recover_after(&mut scene, "far-away", way);
+        assert!(saved.is_empty(), "{way}: {saved:?}");
+        let path = far_away(scene.dir.path());
+        assert!(std::fs::read(path).expect("a file") == bytes(0));
     }
 }
 
