@@ -142,6 +142,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         }
         "links" => give_link(argument, dir),
         "far-away" => go_far_away(argument, dir),
+        "allocates" => reserve(dir),
         "read-only" => {
             let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
             assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
@@ -203,6 +204,17 @@ fn far_away(dir: &Path) -> PathBuf {
     let mut path = dir.to_owned();
     path.extend(std::iter::repeat_n("d".repeat(200), 6));
     path.join("a")
+}
+
+fn reserve(dir: &Path) {
+    let path = dir.join("a");
+    let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+    assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+    for mode in [libc::FALLOC_FL_KEEP_SIZE, 0] {
+        set_times(&path, 1000).expect("a time");
+        allocate(fd, mode, 0, 1 << 20).expect("space");
+        assert!(modified(&path) > 1000, "mode {mode}");
+    }
 }
 
 /// What a file may be given that the kernel takes from it at the next write, and whether only root may do so.
@@ -376,6 +388,13 @@ fn a_file_whose_path_is_too_long_owes_nothing() {
         let path = far_away(scene.dir.path());
         assert!(std::fs::read(path).expect("a file") == bytes(0));
     }
+}
+
+#[test]
+fn space_that_is_reserved_dates_a_file() {
+    let scene = Scene::new("allocates", 0);
+    scene.play("allocates", "");
+    assert!(scene.bytes_to_memory() > 0);
 }
 
 /// Only root could open it again to write what it owes.
