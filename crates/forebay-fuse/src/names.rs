@@ -101,6 +101,9 @@ impl Directory {
             name,
             AtFlags::SYMLINK_FOLLOW,
         )?;
+        if let Some(linked) = hold(&directory, name) {
+            self.session.follow_linked(linked.as_fd());
+        }
         self.look_up(parent, name)
     }
 
@@ -109,7 +112,11 @@ impl Directory {
         // It may have other names.
         let held = hold(&directory, name);
         let _mark = self.mark(&held);
-        Ok(rustix::fs::unlinkat(&directory, name, flags)?)
+        rustix::fs::unlinkat(&directory, name, flags)?;
+        if let Some(held) = &held {
+            self.session.follow_unlinked(held.as_fd());
+        }
+        Ok(())
     }
 
     pub(crate) fn rename(

@@ -284,19 +284,31 @@ pub fn at_end() {
     let _inside = Inside::enter();
     let _errno = KeepErrno::new();
     // Nobody misses a descriptor that is closed now, unless it is one that every library writes to, or a stream's: libc writes
-    // these later still.
+    // these later still. Other threads may use any of them until the process has ended.
     let alone = !attach::rests() && table::is_alone();
     for (fd, word) in table::files() {
         if word.kind() != Kind::Managed || !word.writes() {
             continue;
         }
-        let missed = fd <= libc::STDERR_FILENO || streams::has(fd);
-        let closed = alone && !missed && close_behind(fd).is_some();
-        if !closed {
+        if !alone {
             settle_open(fd, word);
+        } else if fd <= libc::STDERR_FILENO || streams::has(fd) {
+            settle_open(fd, word);
+            put_down(fd, word);
+        } else if close_behind(fd).is_none() {
+            close(fd);
         }
     }
     std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// The engine's file of a descriptor is closed, and the descriptor stays: should anybody write to it all the same, the file is managed again. Who has
+/// ended has nothing open then that the keeper would have to notice first.
+fn put_down(fd: c_int, word: Word) {
+    if table::replace(fd, word, word.orphan()) {
+        let seen = &word.description().seen;
+        inodes::give_back(Rare::lock(), word.slot(), seen, Number::Gone);
+    }
 }
 
 /// The process is about to execute another program: its descriptors that are closed by that are written, as a close would have done. Should

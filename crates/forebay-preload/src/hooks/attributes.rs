@@ -96,6 +96,18 @@ pub unsafe fn of_either(
     }
 }
 
+/// A call that has `done` what it should, if that is 0, and has given an inode this name.
+///
+/// # Safety
+/// As for [`Held::at`].
+unsafe fn linked((dir, path): (c_int, *const c_char), done: c_int) -> c_int {
+    if done == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { Held::at(dir, path, false, 2) }.linked();
+    }
+    done
+}
+
 /// A call that takes a name away; the inode may have others.
 ///
 /// # Safety
@@ -285,7 +297,7 @@ export! {
     /// `link`.
     fn link(from: *const c_char, to: *const c_char) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { of_path(HERE, from, false, || real::link(from, to)) }
+        unsafe { linked((HERE, to), of_path(HERE, from, false, || real::link(from, to))) }
     }
 
     /// `linkat`.
@@ -293,7 +305,7 @@ export! {
         let follows = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
         let like = flags & libc::AT_EMPTY_PATH | follows;
         // SAFETY: the caller's arguments.
-        unsafe { of_either(from_dir, from, like, || real::linkat(from_dir, from, to_dir, to, flags)) }
+        unsafe { linked((to_dir, to), of_either(from_dir, from, like, || real::linkat(from_dir, from, to_dir, to, flags))) }
     }
 
     /// `unlink`.

@@ -236,7 +236,12 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         // Everything that is owed is written first, so that the kernel's size is ours and it changes nothing else.
         let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
         inode.settle(me, Durability::Written, &seen)?;
-        let reserve = |device: &dyn DeviceFile| device.reserve(offset as u64, len as u64);
+        let reserve = |device: &dyn DeviceFile| -> std::io::Result<()> {
+            device.reserve(offset as u64, len as u64)?;
+            // The kernel's own call dates the file. Whoever may write to it may not always do that.
+            let _ = device.set_modified(None);
+            Ok(())
+        };
         inode.core().change(me, reserve).map_err(|error| {
             Halt::Failed(device_error(error.raw_os_error().unwrap_or(libc::EIO)))
         })?;

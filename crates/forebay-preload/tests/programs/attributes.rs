@@ -3,8 +3,8 @@
 use std::ffi::CString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use forebay::keeper::recover::{Saved, recover};
@@ -140,6 +140,9 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             println!("@done");
             std::thread::sleep(PATIENCE);
         }
+        "links" => give_link(argument, dir),
+        "far-away" => go_far_away(argument, dir),
+        "allocates" => reserve(dir),
         "read-only" => {
             let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
             assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
@@ -152,6 +155,66 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         _ => return false,
     }
     true
+}
+
+/// Gives a file another name, and takes one away: by itself, or by programs that have nothing else to do with it.
+fn give_link(argument: &str, dir: &Path) {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
+    let fd = open(&dir.join("a"), flags).expect("open");
+    assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+    let (how, removed) = argument.split_once(' ').expect("two words");
+    // Times go by ticks of the kernel's.
+    std::thread::sleep(Duration::from_millis(50));
+    if how == "by-programs" {
+        run(Command::new("ln").args(["a", "b"]));
+        run(Command::new("rm").arg(removed));
+    } else {
+        std::fs::hard_link(dir.join("a"), dir.join("b")).expect("linked");
+        if how == "later" {
+            // The keeper looks at names meanwhile.
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        std::fs::remove_file(dir.join(removed)).expect("removed");
+    }
+    println!("@done");
+    std::thread::sleep(PATIENCE);
+}
+
+fn run(program: &mut Command) {
+    assert!(program.status().expect("a program").success());
+}
+
+/// Has a file at a path that is longer than what is kept of each: from the beginning on, or once it has been renamed.
+fn go_far_away(argument: &str, dir: &Path) {
+    let far = far_away(dir);
+    std::fs::create_dir_all(far.parent().expect("a directory")).expect("made");
+    let renamed = argument == "renamed";
+    let path = if renamed { dir.join("a") } else { far.clone() };
+    let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+    assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+    if renamed {
+        std::fs::rename(path, far).expect("renamed");
+    }
+    println!("@done");
+    std::thread::sleep(PATIENCE);
+}
+
+/// A path of more than 1024 bytes.
+fn far_away(dir: &Path) -> PathBuf {
+    let mut path = dir.to_owned();
+    path.extend(std::iter::repeat_n("d".repeat(200), 6));
+    path.join("a")
+}
+
+fn reserve(dir: &Path) {
+    let path = dir.join("a");
+    let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+    assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+    for mode in [libc::FALLOC_FL_KEEP_SIZE, 0] {
+        set_times(&path, 1000).expect("a time");
+        allocate(fd, mode, 0, 1 << 20).expect("space");
+        assert!(modified(&path) > 1000, "mode {mode}");
+    }
 }
 
 /// What a file may be given that the kernel takes from it at the next write, and whether only root may do so.
@@ -296,6 +359,42 @@ fn a_recovery_finds_what_the_session_has_renamed() {
     let saved = recover_after(&mut scene, "renames", "b");
     assert!(matches!(&saved[..], [Saved::Written { .. }]), "{saved:?}");
     assert!(std::fs::read(scene.path("b")).expect("a file") == bytes(0));
+}
+
+#[test]
+fn a_recovery_finds_what_the_session_has_linked() {
+    for (how, removed, left) in [
+        ("at-once", "a", "b"),
+        ("at-once", "b", "a"),
+        ("later", "a", "b"),
+        ("later", "b", "a"),
+        ("by-programs", "a", "b"),
+    ] {
+        let mut scene = Scene::new("linked", 0);
+        let saved = recover_after(&mut scene, "links", &format!("{how} {removed}"));
+        let written = matches!(&saved[..], [Saved::Written { .. }]);
+        assert!(written, "{how}, {removed} removed: {saved:?}");
+        assert!(std::fs::read(scene.path(left)).expect("a file") == bytes(0));
+    }
+}
+
+/// No recovery would find it.
+#[test]
+fn a_file_whose_path_is_too_long_owes_nothing() {
+    for way in ["opened", "renamed"] {
+        let mut scene = Scene::new("far-away", 0);
+        let saved = recover_after(&mut scene, "far-away", way);
+        assert!(saved.is_empty(), "{way}: {saved:?}");
+        let path = far_away(scene.dir.path());
+        assert!(std::fs::read(path).expect("a file") == bytes(0));
+    }
+}
+
+#[test]
+fn space_that_is_reserved_dates_a_file() {
+    let scene = Scene::new("allocates", 0);
+    scene.play("allocates", "");
+    assert!(scene.bytes_to_memory() > 0);
 }
 
 /// Only root could open it again to write what it owes.

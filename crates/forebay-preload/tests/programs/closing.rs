@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::deaths::keeper_process;
 use crate::scene::Scene;
 use crate::sys::*;
 
@@ -41,6 +42,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             // SAFETY: ends the program at once.
             unsafe { libc::_exit(0) };
         }
+        // A child, which has one thread.
+        "leaves-open" => assert_eq!(in_child(|| leave_open(argument, dir)), 0),
         "few-descriptors" => {
             leave_descriptors(argument.parse().expect("a number"));
             let mut open_files = Vec::new();
@@ -66,6 +69,32 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         _ => return false,
     }
     true
+}
+
+/// Writes a program in two parts, and ends: the descriptor that it has not closed is its own, or the one of its output.
+fn leave_open(how: &str, dir: &Path) {
+    let program = std::fs::read("/bin/true").expect("a program");
+    let (first, rest) = program.split_at(3000);
+    let path = c(&dir.join("exe"));
+    // SAFETY: a string of ours, and bytes that stay.
+    unsafe {
+        let mut fd = libc::open(
+            path.as_ptr(),
+            libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
+            0o755,
+        );
+        assert_eq!(write(fd, first), Ok(first.len()));
+        if how.starts_with("output") {
+            assert_eq!(libc::dup2(fd, 1), 1);
+            close(fd).expect("close");
+            fd = 1;
+        }
+        assert_eq!(write(fd, rest), Ok(rest.len()));
+        if how.ends_with("at-once") {
+            libc::_exit(0);
+        }
+        libc::exit(0);
+    }
 }
 
 /// Lets this process have as many descriptors more than it has inherited: how many those are is the affair of whoever runs the test.
@@ -144,4 +173,34 @@ fn few_descriptors() {
     let many = opens(80);
     assert!((17..80).contains(&many), "{many}");
     assert!(scene.bytes_to_memory() > 0);
+}
+
+#[test]
+fn what_a_program_has_left_open_can_be_executed() {
+    let mut scene = Scene::new("left-open", 0);
+    // By itself: what other tests fork here would have its descriptors for a moment.
+    drop(scene.session.take());
+    let mut keeper = keeper_process(&scene.name);
+    let mut failed = Vec::new();
+    for how in ["at-once", "in-order", "output-at-once", "output-in-order"] {
+        for round in 0..10 {
+            let writer = scene.role("leaves-open", how);
+            let mut shell = scene.command("/bin/sh");
+            let shell = shell.args(["-c", r#""$0" "$@" >said && ./exe"#]);
+            let shell = shell.arg(writer.get_program()).args(writer.get_args());
+            let set = writer.get_envs();
+            let shell = shell.envs(set.filter_map(|(name, value)| Some((name, value?))));
+            if !shell.status().expect("a shell").success() {
+                failed.push((how, round, "in the session"));
+            }
+            scene.play("leaves-open", how);
+            let outside = std::process::Command::new(scene.path("exe")).status();
+            if !outside.is_ok_and(|status| status.success()) {
+                failed.push((how, round, "outside"));
+            }
+        }
+    }
+    keeper.kill().expect("a keeper");
+    keeper.wait().expect("its end");
+    assert!(failed.is_empty(), "{} failed: {failed:?}", failed.len());
 }

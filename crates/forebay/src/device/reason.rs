@@ -63,6 +63,8 @@ pub enum KernelReason {
     SetId,
     /// Another session of Forebay manages it.
     Claimed,
+    /// Its path is longer than what is kept of each file, so that no recovery would find it.
+    LongPath,
     /// `chattr +a`.
     AppendOnly,
     /// `chattr +i`.
@@ -156,6 +158,7 @@ impl fmt::Display for KernelReason {
             ),
             Self::SetId => write!(f, "set-user-ID or set-group-ID: `chmod ug-s` lifts it"),
             Self::Claimed => f.write_str(CLAIMED),
+            Self::LongPath => f.write_str(LONG_PATH),
             Self::AppendOnly => write!(f, "append-only: `chattr -a` lifts it"),
             Self::Immutable => write!(f, "immutable: `chattr -i` lifts it"),
             Self::OpenFailed { errno } => write!(
@@ -183,6 +186,7 @@ const FUSE: &str = "served by another process (FUSE): use the files beneath it";
 const SMALL_BLOCKS: &str = "has blocks smaller than a page: make it with blocks of 4096 bytes \
                             (`-b 4096`, for XFS `-b size=4096`)";
 const SYNCHRONOUS: &str = "each write is to be durable when it returns: mount its file system without `sync`, and `chattr -S` it and its directory";
+const LONG_PATH: &str = "its path has more than 1024 bytes: move it to a shorter one";
 const CLAIMED: &str = "another session of Forebay manages it: run both programs in one session, or close it there first";
 
 fn os_message(errno: i32) -> io::Error {

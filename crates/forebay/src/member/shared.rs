@@ -24,7 +24,7 @@ use crate::member::repairs::{Unlanded, Waited};
 use crate::member::table;
 use crate::member::viewers::Viewers;
 use crate::memory::arena::Arena;
-use crate::memory::files::{LEASED, LIVE};
+use crate::memory::files::{FileEntry, LEASED, LIVE};
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::stats::Counter;
@@ -359,8 +359,11 @@ impl Shared {
     /// Claims a file for the session, for as long as the device file lives.
     ///
     /// # Errors
-    /// [`KernelReason::Claimed`] when another session has it.
+    /// [`KernelReason::Claimed`] when another session has it, [`KernelReason::LongPath`] when no recovery would find it.
     pub fn claim(&self, device: &RealFile, path: &Path) -> std::result::Result<(), KernelReason> {
+        if !FileEntry::has_room_for(path) {
+            return Err(KernelReason::LongPath);
+        }
         if !self.config.heap_backed {
             let session = self.session_name_word();
             device.accompany(self.claims.take(session, device.caps(), path)?);

@@ -483,9 +483,15 @@ pub fn error_sequence(me: Me<'_>, id: FileId) -> u32 {
     errors::sequence(me.arena.file_unchecked(id))
 }
 
-/// A file, or a directory above it, may have been renamed while it is open: whoever has it open asks the kernel for the name.
+/// A file, or a directory above it, may have been renamed while it is open: whoever has it open asks the kernel for the name. Another name that leads
+/// to it stays: it may be younger.
 pub fn follow_name(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
-    if let Some((_, buffered)) = device.descriptors() {
-        refresh_path(me, id, path_of(buffered).as_os_str().as_bytes());
+    let Some((_, buffered)) = device.descriptors() else {
+        return;
+    };
+    let (path, entry) = (path_of(buffered), me.arena.file_unchecked(id));
+    let (path, known) = (path.as_os_str().as_bytes(), entry.path());
+    if path != known && !leads_to(&known, entry.numbers()) {
+        refresh_path(me, id, path);
     }
 }

@@ -3,6 +3,8 @@
 //! An entry is the truth about a file that headers cannot hold: its identity, its sizes, its mode, its
 //! errors, and where it can be found again. States are in `docs/states.md`.
 
+use std::path::Path;
+
 use crate::device::Caps;
 use crate::ids::BlockIndex;
 use crate::ids::ThreadId;
@@ -412,6 +414,11 @@ impl FileEntry {
     fn intent(&self, thread: ThreadId) -> (&AtomicU32, u32) {
         let index = thread.0.min(THREADS_MAX - 1);
         (&self.intents[index as usize / 32], 1 << (index % 32))
+    }
+
+    /// Whether there is room for a path. The kernel tells none that is longer than a page.
+    pub fn has_room_for(path: &Path) -> bool {
+        (1..=PATH_BYTES_MAX).contains(&path.as_os_str().len())
     }
 
     /// Stores the path (cut to what fits; a path too long is not kept at all).

@@ -57,6 +57,9 @@ impl Unmanaged {
             _ if matches!(self, Unmanaged::Reason(KernelReason::Synchronous)) => {
                 Some(given::SYNCHRONOUS)
             }
+            _ if matches!(self, Unmanaged::Reason(KernelReason::LongPath)) => {
+                Some(given::LONG_PATH)
+            }
             Counter::FilesRouted => Some(given::OUTSIDE),
             Counter::FilesReached => Some(given::REACHED),
             Counter::FilesClaimed => Some(given::CLAIMED),

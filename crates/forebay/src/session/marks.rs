@@ -14,9 +14,9 @@ use crate::device::file::since_1970;
 use crate::file::closing;
 use crate::ids::FileId;
 use crate::member::gone::{Place, is_another, may_be_gone};
-use crate::member::{closed, table};
+use crate::member::{closed, given, table};
 use crate::memory::arena::Arena;
-use crate::memory::files::CLOSING;
+use crate::memory::files::{CLOSING, FileEntry};
 use crate::sync::Ordering;
 use crate::sys::file::path_of;
 use crate::sys::stat;
@@ -49,7 +49,7 @@ impl Glance {
 
 impl Session {
     /// The file behind a descriptor, which may only name it, has got another name: where a recovery looks for it, should all die now. Of one that
-    /// nobody of the session uses nothing is noted.
+    /// nobody of the session uses nothing is noted. It goes to the kernel where the name is too long to be noted.
     pub fn follow_renamed(&self, fd: BorrowedFd<'_>) {
         let (shared, Ok(found)) = (&self.shared, stat::stat(fd)) else {
             return;
@@ -59,7 +59,40 @@ impl Session {
             && !table::leads_to(&shared.arena.file_unchecked(id).path(), (found.device, found.inode))
             && let Ok(me) = shared.me()
         {
+            let path = path_of(fd);
+            if FileEntry::has_room_for(&path) {
+                table::refresh_path(me, id, path.as_os_str().as_bytes());
+            } else {
+                // Where it cannot be written it stays managed.
+                let _ = self.give_to_kernel(found.device, found.inode, given::LONG_PATH);
+            }
+        }
+    }
+
+    /// The file behind a descriptor has just got the name by which that was opened, beside others: where a recovery looks, since a file that is
+    /// made public by a link loses the older ones. Of one that nobody of the session uses nothing is noted.
+    pub fn follow_linked(&self, fd: BorrowedFd<'_>) {
+        let (shared, Ok(found)) = (&self.shared, stat::stat(fd)) else {
+            return;
+        };
+        if let Some(id) = table::find(&shared.arena, found.device, found.inode)
+            && let Ok(me) = shared.me()
+        {
             table::refresh_path(me, id, path_of(fd).as_os_str().as_bytes());
+        }
+    }
+
+    /// The file behind a descriptor, which may only name it, has lost one of its names: should that have been where a recovery looks, it looks from now
+    /// on where this process has opened it.
+    pub fn follow_unlinked(&self, fd: BorrowedFd<'_>) {
+        let (shared, Ok(found)) = (&self.shared, stat::stat(fd)) else {
+            return;
+        };
+        if let Some(id) = table::find(&shared.arena, found.device, found.inode)
+            && let Some(device) = shared.device(id)
+            && let Ok(me) = shared.me()
+        {
+            table::follow_name(me, id, device.as_ref());
         }
     }
 

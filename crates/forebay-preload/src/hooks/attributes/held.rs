@@ -8,6 +8,7 @@ use libc::{c_char, c_int};
 use crate::attach;
 use crate::files::Look;
 use crate::inside::{Inside, NotCancelled};
+use crate::rare::Rare;
 use crate::raw::{self, KeepErrno};
 use crate::real;
 
@@ -108,6 +109,22 @@ impl Held {
         }
     }
 
+    /// A call has given it the name by which it is held, beside others. Whoever does that may have nothing else to do with the session: nobody but him
+    /// knows the name.
+    pub(super) fn linked(&self) {
+        if let Some(fd) = self.fd() {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            let rare = Rare::lock();
+            let session = attach::session();
+            drop(rare);
+            if let Some(session) = session {
+                session.follow_linked(fd);
+            }
+        }
+    }
+
     /// A call has taken the name away, if `done` is 0: nobody needs what is in memory of a file that has no other.
     pub(super) fn removed(&self, done: c_int) {
         if self.is_left
@@ -119,6 +136,16 @@ impl Held {
             let _inside = Inside::enter();
             let _cancel = NotCancelled::new();
             glance.free_removed(fd);
+        }
+        if !self.is_left
+            && done == 0
+            && let Some(fd) = self.fd()
+            && let Some(session) = attach::joined()
+        {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            session.follow_unlinked(fd);
         }
         if let Some(inode) = self.idle
             && done == 0
