@@ -12,6 +12,7 @@ use crate::sim::crash_after;
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Whoever dies while it takes a slot, has one, or gives it back, is not taken for alive: nobody could ever recover such a session.
@@ -184,5 +185,30 @@ fn who_waits_for_operations_closes_no_gate() {
             assert!(begun.elapsed() < Duration::from_secs(60), "it waits on");
         }
         assert!(waits.join().expect("no panic"));
+    });
+}
+
+/// Nothing tells of a thread in a frozen cgroup that it does not run.
+#[test]
+fn a_sync_waits_for_one_that_does_not_go_on_for_a_while_only() {
+    let (session, mine) = unkept();
+    let arena = &*session.shared().arena;
+    let id = take(arena, false).expect("a slot");
+    let (other, me) = (Me { arena, id }, Me { arena, id: mine });
+    let file = FileId(0);
+    let (end, ended) = channel::<()>();
+    let (begin, begun) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            other.at_sync(file, || {
+                begin.send(()).expect("somebody waits");
+                let _ = ended.recv();
+            });
+        });
+        begun.recv().expect("a sync");
+        let waits = Instant::now();
+        me.await_syncs(file);
+        assert!(waits.elapsed() > Duration::from_secs(1));
+        drop(end);
     });
 }
