@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use forebay::config::Route;
 use forebay::device::DeviceFile;
+use forebay::file::room;
 use forebay::flush::{Flusher, Scope, limit};
 use forebay::ids::FileId;
 use forebay::member::shared::Shared;
@@ -213,8 +214,8 @@ fn a_device_that_takes_nothing_slows_down_nobody_who_writes_to_others() {
         });
         is_ready.recv().expect("a keeper");
         write(&refused, 0..LIMIT + 1);
-        let tick = &shared.arena.superblock().tick;
-        tick.fetch_add(20, Ordering::Relaxed);
+        // What is refused is looked for anew.
+        std::thread::sleep(Duration::from_millis(150));
         let before = full.1.load(SeqCst);
         for _ in 0..3 {
             write(&good, 0..LIMIT / 2);
@@ -232,6 +233,26 @@ fn a_device_that_takes_nothing_slows_down_nobody_who_writes_to_others() {
     });
     full.0.store(false, SeqCst);
     refused.sync_all().expect("it takes bytes again");
+}
+
+/// The keeper whose turn it would be to try again may be stopped.
+#[test]
+fn what_a_device_has_refused_is_tried_where_nothing_else_can_be_written() {
+    let world = World::new();
+    let full = Arc::new(Full(AtomicBool::new(true), AtomicU64::new(0)));
+    let device = Arc::new(Wrapped::new(world.disk.create(), Arc::clone(&full)));
+    let refused = world.open(device, 1);
+    let shared = world.shared();
+    let me = shared.me().expect("a slot");
+    // This thread, which does nothing of a keeper's.
+    let keeper = &shared.arena.superblock().keeper;
+    keeper.store(me.id.0, Ordering::Release);
+    write(&refused, 0..2);
+    refused.flush().expect_err("it takes nothing");
+    full.0.store(false, SeqCst);
+    let core = refused.core().expect("managed");
+    assert!(shared.is_refused(core.entry()));
+    assert!(room::flush_some(core, me, 1).pages_written > 0);
 }
 
 /// Whoever has to flush by itself begins with what was left longest ago, whichever file that is of.

@@ -4,6 +4,7 @@
 //! is owed, and evict it. A full budget slows callers down to the device's speed and fails nothing (promise 5); it needs the
 //! keeper only for what others owe who have nothing to do. Where nobody writes that, a write goes past memory (`Wait`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -188,21 +189,23 @@ pub fn flush_some(core: &Core, me: Me<'_>, pages: u64) -> Outcome {
     let mut flush =
         |id, device: &_| shared.flush_with(&mut flusher, me, id, device, Scope::some(pages));
     let is_refused = |id| shared.is_refused(shared.arena.file_unchecked(id));
-    let own = match is_refused(core.id) {
-        true => Outcome::default(),
-        false => flush(core.id, &core.device),
-    };
-    if own.pages_written > 0 {
-        return own;
-    }
-    for (id, device) in shared.open_devices() {
-        if is_refused(id) {
-            continue;
+    let mut mine = Outcome::default();
+    // What a device has refused a moment ago is tried where nothing else can be written: the keeper whose turn that would be may be stopped.
+    for refused in [false, true] {
+        let own = (core.id, Arc::clone(&core.device));
+        let others = shared.open_devices().filter(|(id, _)| *id != core.id);
+        for (id, device) in std::iter::once(own).chain(others) {
+            if is_refused(id) != refused {
+                continue;
+            }
+            let outcome = flush(id, &device);
+            if outcome.pages_written > 0 {
+                return outcome;
+            }
+            if id == core.id {
+                mine = outcome;
+            }
         }
-        let outcome = flush(id, &device);
-        if outcome.pages_written > 0 {
-            return outcome;
-        }
     }
-    own
+    mine
 }

@@ -4,7 +4,9 @@
 //! writing what it owes, so who writes to other files neither waits for that nor tries it. Memory's own limit still holds. Without a keeper no
 //! time is known, and whoever needs room tries everything.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::flush::errors;
 use crate::ids::FileId;
@@ -12,19 +14,17 @@ use crate::member::presence::has_keeper;
 use crate::member::shared::Shared;
 use crate::memory::files::{FileEntry, LIVE};
 use crate::sync::Ordering;
+use crate::sync::time::Instant;
 
-/// Ticks for which a sum is good: all files are looked at for it.
-const GOOD_TICKS: u32 = 16;
+/// How long a sum is good: all files are looked at for it.
+const GOOD: Duration = Duration::from_millis(100);
 
-/// The last sum: its pages, and the tick at which it was made with a bit that says that there is one.
+/// The last sum: its pages, and when it was made.
 #[derive(Debug, Default)]
 pub struct Refused {
     pages: AtomicU64,
-    at: AtomicU32,
+    at: Mutex<Option<Instant>>,
 }
-
-/// Says that there is a sum, in the tick's lowest bit.
-const THERE: u32 = 1;
 
 impl Shared {
     /// Whether the file's device has refused what it owes, and it is not time to try again.
@@ -41,9 +41,16 @@ impl Shared {
 
     /// Pages owed that cannot be written for now, about, as they were a moment ago.
     pub fn refused_pages(&self) -> u64 {
-        let tick = self.arena.superblock().tick.load(Ordering::Relaxed) | THERE;
-        let at = self.refused.at.load(Relaxed);
-        if at != 0 && tick.wrapping_sub(at) < GOOD_TICKS {
+        // Whoever needs room tries everything then.
+        if !has_keeper(&self.arena) {
+            return 0;
+        }
+        let mut at = self
+            .refused
+            .at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if at.is_some_and(|at| at.elapsed() < GOOD) {
             return self.refused.pages.load(Relaxed);
         }
         let files = (0..self.arena.counts().files).map(|id| self.arena.file_unchecked(FileId(id)));
@@ -56,7 +63,7 @@ impl Shared {
             .map(|entry| entry.owed_pages.load(Ordering::Relaxed))
             .fold(0, u64::saturating_add);
         self.refused.pages.store(pages, Relaxed);
-        self.refused.at.store(tick, Relaxed);
+        *at = Some(Instant::now());
         pages
     }
 }
