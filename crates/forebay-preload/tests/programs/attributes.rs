@@ -188,12 +188,17 @@ fn run(program: &mut Command) {
 fn go_far_away(argument: &str, dir: &Path) {
     let far = far_away(dir);
     std::fs::create_dir_all(far.parent().expect("a directory")).expect("made");
-    let renamed = argument == "renamed";
-    let path = if renamed { dir.join("a") } else { far.clone() };
+    let near = argument != "opened";
+    let path = if near { dir.join("a") } else { far.clone() };
     let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
     assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
-    if renamed {
-        std::fs::rename(path, far).expect("renamed");
+    match argument {
+        "renamed" => std::fs::rename(path, far).expect("renamed"),
+        "linked" => {
+            std::fs::hard_link(&path, far).expect("linked");
+            std::fs::remove_file(path).expect("removed");
+        }
+        _ => {}
     }
     println!("@done");
     std::thread::sleep(PATIENCE);
@@ -381,7 +386,7 @@ fn a_recovery_finds_what_the_session_has_linked() {
 /// No recovery would find it.
 #[test]
 fn a_file_whose_path_is_too_long_owes_nothing() {
-    for way in ["opened", "renamed"] {
+    for way in ["opened", "renamed", "linked"] {
         let mut scene = Scene::new("far-away", 0);
         let saved = recover_after(&mut scene, "far-away", way);
         assert!(saved.is_empty(), "{way}: {saved:?}");

@@ -78,7 +78,13 @@ impl Session {
         if let Some(id) = table::find(&shared.arena, found.device, found.inode)
             && let Ok(me) = shared.me()
         {
-            table::refresh_path(me, id, path_of(fd).as_os_str().as_bytes());
+            let path = path_of(fd);
+            if FileEntry::has_room_for(&path) {
+                table::refresh_path(me, id, path.as_os_str().as_bytes());
+            } else {
+                // The shorter name may go.
+                let _ = self.give_to_kernel(found.device, found.inode, given::LONG_PATH);
+            }
         }
     }
 
