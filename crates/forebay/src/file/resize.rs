@@ -387,7 +387,7 @@ pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
         return finish_alone(core, me);
     }
     let is_left = || core.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0;
-    let begun = Instant::now();
+    let mut begun = Instant::now();
     while is_left() {
         // Whoever writes what it owes finishes this first.
         if core.shared.ask_to_flush(core.id) {
@@ -399,6 +399,8 @@ pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
                 return finish_alone(&Core { shared, id, device }, me);
             }
             _ if begun.elapsed() < TRUNCATION_PATIENCE => me.wait(64),
+            // Somebody who lives is at it.
+            _ if stop_file(me, core.id).is_none() => begun = Instant::now(),
             _ => {
                 let error = std::io::Error::from_raw_os_error(libc::EIO);
                 return Err(Error::device("finish a truncation", &error).into());

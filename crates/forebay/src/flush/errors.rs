@@ -32,6 +32,8 @@ pub fn record_sync(file: &FileEntry, errno: i32) {
     let word = (sequence << ERRNO_BITS) | errno as u32 & ERRNO_MASK;
     file.sync_error.store(word, Ordering::Release);
     file.flags.fetch_or(UNSYNCED, Ordering::AcqRel);
+    // Once more: somebody may just have heard of an earlier one, and taken the mark for that one's.
+    unheard_since(file, sequence.wrapping_sub(1));
 }
 
 /// Notes that the device has made durable what it has been given.
@@ -116,6 +118,10 @@ pub fn unreported(file: &FileEntry, seen: &std::sync::atomic::AtomicU32) -> Opti
     // Where nobody has it open, it is the session itself that hears.
     if file.opens() != 0 {
         file.flags.fetch_and(!UNHEARD, Ordering::AcqRel);
+        // Unless one has come since.
+        if sync_since(file, sequence).is_some() {
+            unheard_since(file, sequence);
+        }
     }
     errno
 }
