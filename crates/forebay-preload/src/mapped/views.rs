@@ -146,6 +146,11 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     if begin.is_none() && !request.replaces() && raw::errno() == libc::EEXIST {
         return Some(Err(libc::EEXIST));
     }
+    if begin.is_none() && request.replaces() {
+        // Some of its pieces may be there, for as long as nothing takes their place.
+        attached.leave_to_holder();
+        return None;
+    }
     let begin = begin?;
     if rest > 0 && !clear(begin + len, rest, request.access) {
         plain::unmap(begin, len);
