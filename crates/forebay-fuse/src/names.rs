@@ -134,6 +134,10 @@ impl Directory {
             for fd in [&held, &replaced].into_iter().flatten() {
                 self.session.follow_renamed(fd.as_fd());
             }
+            // It may have other names.
+            if let Some(replaced) = &replaced {
+                self.session.follow_unlinked(replaced.as_fd());
+            }
         }
         self.nodes.named(new_parent, new_name);
         if flags.contains(RenameFlags::EXCHANGE) {
