@@ -45,11 +45,12 @@ impl Shared {
         if !has_keeper(&self.arena) {
             return 0;
         }
-        let mut at = self
-            .refused
-            .at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        // For no longer than a copy takes.
+        let locked = || {
+            let at = self.refused.at.lock();
+            at.unwrap_or_else(PoisonError::into_inner)
+        };
+        let at = *locked();
         if at.is_some_and(|at| at.elapsed() < GOOD) {
             return self.refused.pages.load(Relaxed);
         }
@@ -63,7 +64,8 @@ impl Shared {
             .map(|entry| entry.owed_pages.load(Ordering::Relaxed))
             .fold(0, u64::saturating_add);
         self.refused.pages.store(pages, Relaxed);
-        *at = Some(Instant::now());
+        let now = Instant::now();
+        *locked() = Some(now);
         pages
     }
 }
