@@ -137,21 +137,25 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
         return None;
     }
     let rest = attached.rest();
-    let begin = match request.replaces() {
+    if request.replaces() && rest > 0 {
         // Whoever looks there meanwhile would see what is to be cleared.
-        true if rest > 0 => None,
-        true if pieces.len() > 1 => show_over(request, &holder, &pieces),
-        _ => show(request, len, &holder, &pieces),
-    };
-    if begin.is_none() && !request.replaces() && raw::errno() == libc::EEXIST {
-        return Some(Err(libc::EEXIST));
-    }
-    if begin.is_none() && request.replaces() {
-        // Some of its pieces may be there, for as long as nothing takes their place.
-        attached.leave_to_holder();
         return None;
     }
-    let begin = begin?;
+    let begin = if request.replaces() && pieces.len() > 1 {
+        let Some(begin) = show_over(request, &holder, &pieces) else {
+            // Some of its pieces may be there, for as long as nothing takes their place.
+            attached.leave_to_holder();
+            return None;
+        };
+        begin
+    } else {
+        match show(request, len, &holder, &pieces) {
+            None if !request.replaces() && raw::errno() == libc::EEXIST => {
+                return Some(Err(libc::EEXIST));
+            }
+            begin => begin?,
+        }
+    };
     if rest > 0 && !clear(begin + len, rest, request.access) {
         plain::unmap(begin, len);
         return None;
