@@ -17,6 +17,7 @@ use crate::member::gone::{Place, is_another, may_be_gone};
 use crate::member::{closed, given, table};
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry};
+use crate::memory::threads::Me;
 use crate::sync::Ordering;
 use crate::sys::file::path_of;
 use crate::sys::stat;
@@ -59,13 +60,19 @@ impl Session {
             && !table::leads_to(&shared.arena.file_unchecked(id).path(), (found.device, found.inode))
             && let Ok(me) = shared.me()
         {
-            let path = path_of(fd);
-            if FileEntry::has_room_for(&path) {
-                table::refresh_path(me, id, path.as_os_str().as_bytes());
-            } else {
-                // Where it cannot be written it stays managed.
-                let _ = self.give_to_kernel(found.device, found.inode, given::LONG_PATH);
-            }
+            self.note_name(me, id, fd);
+        }
+    }
+
+    /// Notes the name by which a descriptor was opened, or gives the file to the kernel where that is too long: it may be its only one soon.
+    fn note_name(&self, me: Me<'_>, id: FileId, fd: BorrowedFd<'_>) {
+        let path = path_of(fd);
+        if FileEntry::has_room_for(&path) {
+            table::refresh_path(me, id, path.as_os_str().as_bytes());
+        } else {
+            let (device, inode) = self.shared.arena.file_unchecked(id).numbers();
+            // Where it cannot be written it stays managed.
+            let _ = self.give_to_kernel(device, inode, given::LONG_PATH);
         }
     }
 
@@ -78,13 +85,7 @@ impl Session {
         if let Some(id) = table::find(&shared.arena, found.device, found.inode)
             && let Ok(me) = shared.me()
         {
-            let path = path_of(fd);
-            if FileEntry::has_room_for(&path) {
-                table::refresh_path(me, id, path.as_os_str().as_bytes());
-            } else {
-                // The shorter name may go.
-                let _ = self.give_to_kernel(found.device, found.inode, given::LONG_PATH);
-            }
+            self.note_name(me, id, fd);
         }
     }
 

@@ -102,10 +102,7 @@ impl Held {
             && done == 0
             && let Some(session) = attach::joined()
         {
-            let _errno = KeepErrno::new();
-            let _inside = Inside::enter();
-            let _cancel = NotCancelled::new();
-            session.follow_renamed(fd);
+            unseen(|| session.follow_renamed(fd));
         }
     }
 
@@ -113,50 +110,49 @@ impl Held {
     /// knows the name.
     pub(super) fn linked(&self) {
         if let Some(fd) = self.fd() {
-            let _errno = KeepErrno::new();
-            let _inside = Inside::enter();
-            let _cancel = NotCancelled::new();
-            let rare = Rare::lock();
-            let session = attach::session();
-            drop(rare);
-            if let Some(session) = session {
-                session.follow_linked(fd);
-            }
+            unseen(|| {
+                let rare = Rare::lock();
+                let session = attach::session();
+                drop(rare);
+                if let Some(session) = session {
+                    session.follow_linked(fd);
+                }
+            });
         }
     }
 
     /// A call has taken the name away, if `done` is 0: nobody needs what is in memory of a file that has no other.
     pub(super) fn removed(&self, done: c_int) {
-        if self.is_left
-            && done == 0
-            && let Some(fd) = self.fd()
-            && let Some(glance) = attach::glance()
-        {
-            let _errno = KeepErrno::new();
-            let _inside = Inside::enter();
-            let _cancel = NotCancelled::new();
-            glance.free_removed(fd);
+        if done != 0 {
+            return;
         }
-        if !self.is_left
-            && done == 0
-            && let Some(fd) = self.fd()
-            && let Some(session) = attach::joined()
-        {
-            let _errno = KeepErrno::new();
-            let _inside = Inside::enter();
-            let _cancel = NotCancelled::new();
-            session.follow_unlinked(fd);
+        match self.fd() {
+            Some(fd) if self.is_left => {
+                if let Some(glance) = attach::glance() {
+                    unseen(|| glance.free_removed(fd));
+                }
+            }
+            Some(fd) => {
+                if let Some(session) = attach::joined() {
+                    unseen(|| session.follow_unlinked(fd));
+                }
+            }
+            None => {}
         }
         if let Some(inode) = self.idle
-            && done == 0
             && let Some(session) = attach::joined()
         {
-            let _errno = KeepErrno::new();
-            let _inside = Inside::enter();
-            let _cancel = NotCancelled::new();
-            session.forget_removed(inode);
+            unseen(|| session.forget_removed(inode));
         }
     }
+}
+
+/// Does what the program is not to see, after a call of its own.
+fn unseen<T>(act: impl FnOnce() -> T) -> T {
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    act()
 }
 
 impl Drop for Held {
