@@ -12,6 +12,7 @@ use crate::file::{resize, room};
 use crate::frame::header::{Guard, Identity, State};
 use crate::frame::slots::{self, Refused};
 use crate::ids::{BlockIndex, FileId, HeaderId};
+use crate::member::again;
 use crate::member::shared::Shared;
 use crate::memory::files::{ASKED, FileEntry, TRUNCATING};
 use crate::memory::threads::{Me, Operation};
@@ -70,6 +71,17 @@ impl Core {
     pub fn change<T>(&self, me: Me<'_>, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
         self.shared.change(me, self.id, &self.device, || {
             me.at_device(self.id, || change(self.device.as_ref()))
+        })
+    }
+
+    /// The file once more, opened as a recovery would, where this process may write it so.
+    pub fn opened_to_write(&self) -> Option<Core> {
+        let device =
+            again::open_again(&self.shared, self.id).filter(|device| device.is_writable())?;
+        Some(Core {
+            shared: Arc::clone(&self.shared),
+            id: self.id,
+            device,
         })
     }
 

@@ -4,7 +4,6 @@
 //! Truncation notes its target in the entry first (`truncating`), so that a repair carries it out; the store of the size
 //! commits it. Punching frees the device's space first: should memory's newer bytes outlive a death, the punch has not happened.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::device::DeviceStat;
@@ -17,7 +16,6 @@ use crate::frame::header::Guard;
 use crate::frame::slots;
 use crate::ids::BlockIndex;
 use crate::limits::{FILE_BYTES_MAX, PAGE_BYTES};
-use crate::member::again;
 use crate::memory::copy;
 use crate::memory::files::{ASKED, EXCEEDING, TRUNCATING};
 use crate::memory::threads::{FileStop, Me, Operation, stop_file};
@@ -393,11 +391,8 @@ pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
         if core.shared.ask_to_flush(core.id) {
             continue;
         }
-        match again::open_again(&core.shared, core.id) {
-            Some(device) if device.is_writable() => {
-                let (shared, id) = (Arc::clone(&core.shared), core.id);
-                return finish_alone(&Core { shared, id, device }, me);
-            }
+        match core.opened_to_write() {
+            Some(by) => return finish_alone(&by, me),
             _ if begun.elapsed() < TRUNCATION_PATIENCE => me.wait(64),
             // Somebody who lives is at it.
             _ if stop_file(me, core.id).is_none() => begun = Instant::now(),

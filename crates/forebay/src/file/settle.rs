@@ -13,7 +13,6 @@ use crate::file::{closing, resize, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::{FileId, ThreadId};
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
-use crate::member::again;
 use crate::member::guard;
 use crate::member::left;
 use crate::member::{given, table};
@@ -127,11 +126,7 @@ fn flush_by_others(core: &Core, me: Me<'_>, size: u64) -> Outcome {
     if !core.entry().owes() || core.shared.ask_to_flush(core.id) {
         return Outcome::default();
     }
-    if let Some(device) = again::open_again(&core.shared, core.id)
-        && device.is_writable()
-    {
-        let (shared, id) = (Arc::clone(&core.shared), core.id);
-        let by = Core { shared, id, device };
+    if let Some(by) = core.opened_to_write() {
         let mut outcome = flush(&by, me, Scope::SYNC);
         if outcome.errno.is_none()
             && let Err(Halt::Failed(error)) = resize::fit_length(&by, me, size)
