@@ -4,7 +4,6 @@
 //! writing what it owes, so who writes to other files neither waits for that nor tries it. Memory's own limit still holds. Without a keeper no
 //! time is known, and whoever needs room tries everything.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,12 +18,8 @@ use crate::sync::time::Instant;
 /// How long a sum is good: all files are looked at for it.
 const GOOD: Duration = Duration::from_millis(100);
 
-/// The last sum: its pages, and when it was made.
-#[derive(Debug, Default)]
-pub struct Refused {
-    pages: AtomicU64,
-    at: Mutex<Option<Instant>>,
-}
+/// The last sum: when it was made, and its pages.
+pub type Refused = Mutex<Option<(Instant, u64)>>;
 
 impl Shared {
     /// Whether the file's device has refused what it owes, and it is not time to try again.
@@ -46,13 +41,10 @@ impl Shared {
             return 0;
         }
         // For no longer than a copy takes.
-        let locked = || {
-            let at = self.refused.at.lock();
-            at.unwrap_or_else(PoisonError::into_inner)
-        };
-        let at = *locked();
-        if at.is_some_and(|at| at.elapsed() < GOOD) {
-            return self.refused.pages.load(Relaxed);
+        let last = || self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *last();
+        if let Some((_, pages)) = known.filter(|(at, _)| at.elapsed() < GOOD) {
+            return pages;
         }
         let files = (0..self.arena.counts().files).map(|id| self.arena.file_unchecked(FileId(id)));
         let refused = files.filter(|entry| {
@@ -63,9 +55,8 @@ impl Shared {
         let pages = refused
             .map(|entry| entry.owed_pages.load(Ordering::Relaxed))
             .fold(0, u64::saturating_add);
-        self.refused.pages.store(pages, Relaxed);
         let now = Instant::now();
-        *locked() = Some(now);
+        *last() = Some((now, pages));
         pages
     }
 }
