@@ -25,3 +25,5 @@ mod pool;
 mod replies;
 mod served;
 mod store;
+mod transport;
+mod wire;

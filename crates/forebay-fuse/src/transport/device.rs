@@ -1,0 +1,156 @@
+//! Requests and answers by `/dev/fuse`: one `read` brings a request, one `writev` takes an answer.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Answers, Request, Unanswered};
+use crate::wire::{self, InHeader, OutHeader};
+
+pub(crate) const PATH: &str = "/dev/fuse";
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
+const CLONE: libc::c_ulong = 0x8004_e500;
+const PAGE: usize = 4096;
+/// The kernel takes error numbers below this one; others end no request.
+const ERRNO_END: i32 = 512;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory of the thread's own.
+pub(crate) fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        work(&mut buffer[..len])
+    })
+}
+
+/// An open `/dev/fuse` of a mount.
+pub(crate) struct Device(OwnedFd);
+
+impl Device {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Device(fd)
+    }
+
+    /// Another descriptor for the same mount, with a queue of its own for what it reads.
+    ///
+    /// # Errors
+    /// The system's: this user may not open the device, for one.
+    pub(crate) fn cloned(&self) -> io::Result<Self> {
+        let another = fs::OpenOptions::new().read(true).write(true).open(PATH)?;
+        let of = self.0.as_raw_fd() as u32;
+        // SAFETY: the kernel reads a number that lives on this stack until the call returns, and writes nothing.
+        match unsafe { libc::ioctl(another.as_raw_fd(), CLONE, &raw const of) } {
+            0 => Ok(Device(another.into())),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits for the next request, and says how long it is; `None` when the mount has ended.
+    pub(crate) fn read(&self, memory: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.0, &mut *memory) {
+                Ok(len) => return Ok(Some(len)),
+                // A request that was withdrawn while it was read, or a signal.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends an answer. One that the kernel does not take has nobody who waits for it any more.
+    pub(crate) fn send(&self, unique: u64, errno: i32, parts: &[IoSlice<'_>]) {
+        let errno = match errno {
+            0..ERRNO_END => errno,
+            _ => libc::EIO,
+        };
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let header = OutHeader {
+            len: (OutHeader::SIZE + bytes) as u32,
+            error: -errno,
+            unique,
+        };
+        let header = header.bytes();
+        let mut all = Vec::with_capacity(1 + parts.len());
+        all.push(IoSlice::new(&header));
+        all.extend_from_slice(parts);
+        let _ = rustix::io::writev(&self.0, &all);
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Memory for requests with up to so many bytes to write. These bytes begin with a page, so that they can go to a device from there.
+pub(crate) struct Memory {
+    all: Vec<u8>,
+    from: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(max_write: usize) -> Self {
+        let heads = InHeader::SIZE + wire::WriteIn::SIZE;
+        // Nothing is touched that no request needs.
+        let all = vec![0; PAGE + PAGE + max_write];
+        let to_page = all.as_ptr().align_offset(PAGE) % PAGE;
+        let from = (to_page + PAGE - heads) % PAGE;
+        Memory { all, from }
+    }
+
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.all[self.from..]
+    }
+}
+
+/// Takes a request apart; `None` if it has not even a header.
+pub(crate) fn parsed(bytes: &[u8]) -> Option<Request<'_>> {
+    let header = InHeader::parse(bytes)?;
+    let rest = &bytes[InHeader::SIZE..];
+    let own = wire::own_bytes(header.opcode).min(rest.len());
+    let (operation, payload) = rest.split_at(own);
+    Some(Request {
+        header,
+        operation,
+        payload,
+    })
+}
+
+/// Answers requests until the mount ends.
+///
+/// # Errors
+/// Why the kernel brings no more of them, though the mount has not ended.
+pub(crate) fn serve(
+    device: &Arc<Device>,
+    max_write: usize,
+    answers: &impl Answers,
+) -> io::Result<()> {
+    let mut memory = Memory::new(max_write);
+    let memory = memory.as_mut();
+    while let Some(len) = device.read(memory)? {
+        let Some(request) = parsed(&memory[..len]) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a request without a header",
+            ));
+        };
+        let to = Unanswered::by_device(request.header.unique, Arc::clone(device));
+        if request.header.opcode == wire::opcode::DESTROY {
+            to.send(&[]);
+            break;
+        }
+        answers.answer(request, to);
+    }
+    Ok(())
+}
