@@ -6,9 +6,15 @@
 
 use std::fs;
 
-use fuser::Request;
-
 use crate::failed::{Answer, Failed};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) pid: u32,
+}
 
 /// Whose files this process makes.
 pub(crate) struct Creators {
@@ -25,15 +31,15 @@ impl Creators {
     }
 
     /// Carries out a call that makes something, as the caller.
-    pub(crate) fn make<T>(&self, request: &Request, call: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    pub(crate) fn make<T>(&self, caller: &Caller, call: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let Some(own_groups) = &self.own_groups else {
             return call();
         };
-        if (request.uid(), request.gid()) == (0, 0) {
+        if (caller.uid, caller.gid) == (0, 0) {
             return call();
         }
-        let groups = groups_in(&status_of(&request.pid().to_string()));
-        let _back = Disguise::put_on(request.uid(), request.gid(), &groups, own_groups)?;
+        let groups = groups_in(&status_of(&caller.pid.to_string()));
+        let _back = Disguise::put_on(caller.uid, caller.gid, &groups, own_groups)?;
         call()
     }
 }

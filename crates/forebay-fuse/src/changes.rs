@@ -3,20 +3,18 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay::member::given;
-use fuser::{FileAttr, TimeOrNow};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
 
-use crate::directory::{Directory, path_of};
+use crate::attributes::{FileAttr, NewTime};
+use crate::directory::{Directory, modified, path_of};
 use crate::failed::Answer;
 
 /// An attribute that the kernel takes from whatever is written.
 const CAPABILITY: &str = "security.capability";
-const NS: i128 = 1_000_000_000;
 
 /// What is to be changed; `None` stays as it is.
 pub(crate) struct Changes {
@@ -24,8 +22,8 @@ pub(crate) struct Changes {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     pub(crate) len: Option<u64>,
-    pub(crate) accessed: Option<TimeOrNow>,
-    pub(crate) modified: Option<TimeOrNow>,
+    pub(crate) accessed: Option<NewTime>,
+    pub(crate) modified: Option<NewTime>,
     /// By which handle.
     pub(crate) handle: Option<u64>,
     /// Whether root asks.
@@ -77,8 +75,7 @@ impl Directory {
         set()?;
         if is_to_get_time {
             let stat = rustix::fs::fstat(fd)?;
-            let ns = i128::from(stat.st_mtime) * NS + i128::from(stat.st_mtime_nsec);
-            if !self.session.time_is_set(file, ns) {
+            if !self.session.time_is_set(file, modified(&stat).ns()) {
                 set()?;
             }
         }
@@ -133,53 +130,14 @@ impl Directory {
     }
 }
 
-fn timespec(time: Option<TimeOrNow>) -> Timespec {
+fn timespec(time: Option<NewTime>) -> Timespec {
     let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     match time {
         None => special(UTIME_OMIT),
-        Some(TimeOrNow::Now) => special(UTIME_NOW),
-        Some(TimeOrNow::SpecificTime(time)) => timespec_of(time),
-    }
-}
-
-/// A time that `fuser` has from the kernel. Before 1970 it takes the part of a second for one that goes back from the whole ones, where the
-/// kernel's goes forward (`system_time_from_time` of its version 0.17): so both parts are right here as they were counted there.
-pub(crate) fn timespec_of(time: SystemTime) -> Timespec {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timespec {
-            tv_sec: since.as_secs() as i64,
-            tv_nsec: since.subsec_nanos().into(),
+        Some(NewTime::Now) => special(UTIME_NOW),
+        Some(NewTime::At(time)) => Timespec {
+            tv_sec: time.seconds,
+            tv_nsec: time.nanoseconds.into(),
         },
-        Err(before) => {
-            let before = before.duration();
-            Timespec {
-                // The first second that there is has no positive counterpart.
-                tv_sec: (before.as_secs() as i64).wrapping_neg(),
-                tv_nsec: before.subsec_nanos().into(),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn times_before_1970_are_what_the_kernel_has_said() {
-        let at = |time: SystemTime| {
-            let time = timespec_of(time);
-            (time.tv_sec, time.tv_nsec)
-        };
-        assert_eq!(
-            at(UNIX_EPOCH + Duration::from_millis(1500)),
-            (1, 500_000_000)
-        );
-        // What `fuser` makes of these.
-        for (seconds, ns) in [(-2, 500_000_000), (-3, 0), (i64::MIN + 1, 9), (i64::MIN, 0)] {
-            let made = UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), ns);
-            assert_eq!(at(made), (seconds, ns.into()));
-        }
     }
 }

@@ -3,7 +3,6 @@
 //! Every read and every write comes here: the kernel keeps no copies (`FOPEN_DIRECT_IO`), but for mappings. So what a write has
 //! been acknowledged lies in the session's memory, outlives this process, and is seen by the session's programs at once.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,12 +10,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use forebay::OpenOptions;
 use forebay::file::Sought;
-use fuser::{FileAttr, Request};
 use rustix::fs::OFlags;
 
+use crate::attributes::FileAttr;
+use crate::caller::Caller;
 use crate::directory::Directory;
 use crate::failed::{Answer, Failed, there_already};
 use crate::handles::Opened;
+use crate::transport::device::with_buffer;
 
 /// Bytes that one request moves at most.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -25,10 +26,6 @@ const COPY_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const SET_USER: u32 = 0o4000;
 pub(crate) const SET_GROUP: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// How bytes are to be written.
 #[derive(Clone, Copy)]
@@ -64,7 +61,7 @@ impl Directory {
 
     pub(crate) fn create(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): (u64, &OsStr),
         mode: u32,
         flags: i32,
@@ -125,24 +122,22 @@ impl Directory {
         Ok(self.files.add(opened))
     }
 
-    pub(crate) fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
+    /// Fills memory with what there is; how much that is.
+    pub(crate) fn read(&self, at: Part, memory: &mut [u8]) -> Answer<usize> {
         let opened = self.files.get(at.handle)?;
-        with_buffer(len as usize, |buffer| {
-            // To the kernel's cache an answer that is short is the file's end, and the rest of its pages zeros: where a byte cannot be read, the
-            // request fails whole.
-            let mut read = 0;
-            while read < buffer.len() {
-                match opened
-                    .file
-                    .read_at(&mut buffer[read..], at.offset + read as u64)?
-                {
-                    0 => break,
-                    more => read += more,
-                }
+        // To the kernel's cache an answer that is short is the file's end, and the rest of its pages zeros: where a byte cannot be read, the
+        // request fails whole.
+        let mut read = 0;
+        while read < memory.len() {
+            match opened
+                .file
+                .read_at(&mut memory[read..], at.offset + read as u64)?
+            {
+                0 => break,
+                more => read += more,
             }
-            give(&buffer[..read]);
-            Ok(())
-        })
+        }
+        Ok(read)
     }
 
     pub(crate) fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
@@ -306,16 +301,6 @@ pub(crate) fn copy_pieces(
     })
 }
 
-/// Memory of the thread's own.
-fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answer<T> {
-    BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < len {
-            buffer.resize(len, 0);
-        }
-        work(&mut buffer[..len])
-    })
-}
-
 /// A mode without what lets a program run as its owner or its group.
 pub(crate) fn without_privileges(mode: u32) -> u32 {
     match mode & GROUP_EXECUTES {
@@ -351,7 +336,7 @@ mod tests {
         let path = files.path().join("pipe");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("made");
         let told = directory.look_up(ROOT, OsStr::new("pipe")).expect("found");
-        let number = told.ino.0;
+        let number = told.number;
         let other = files.path().join("other");
         thread::scope(|scope| {
             let opening = scope.spawn(|| directory.open(number, libc::O_RDONLY));

@@ -8,12 +8,12 @@ mod served;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use forebay::Session;
-use fuser::{FileAttr, FileType, INodeNo};
 use rustix::fs::{Mode, OFlags, Stat};
 
+use crate::attributes::{FileAttr, Time};
 use crate::caller::Creators;
 use crate::failed::Answer;
 use crate::handles::{Handles, Listing, Opened};
@@ -61,7 +61,7 @@ impl Directory {
         let mut told = self.attributes_of(&Found { number, fd, stat })?;
         if number == ROOT {
             // The kernel's number for it is fixed, what programs see is not.
-            told.ino = INodeNo(stat.st_ino);
+            told.number = stat.st_ino;
         }
         Ok(told)
     }
@@ -83,7 +83,7 @@ impl Directory {
     /// program did. Also whether the times are right.
     fn told(&self, number: u64, fd: BorrowedFd<'_>, stat: &Stat) -> (FileAttr, bool) {
         let mut told = plain(number, stat);
-        if told.kind != FileType::RegularFile {
+        if !told.is_regular() {
             return (told, true);
         }
         let Some(known) = self.session.known_of((stat.st_dev, stat.st_ino), fd) else {
@@ -103,8 +103,8 @@ impl Directory {
         let changed = ns(stat.st_ctime, stat.st_ctime_nsec);
         match known.changed_ns(modified, changed) {
             Some(ns) => {
-                told.mtime = UNIX_EPOCH + Duration::from_nanos(ns);
-                told.ctime = told.mtime;
+                told.modified = Time::from_ns(ns.into());
+                told.changed = told.modified;
                 (told, true)
             }
             None => (told, !known.was_closed_behind()),
@@ -140,48 +140,33 @@ pub(crate) fn open_root(path: &std::path::Path) -> Answer<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-pub(crate) fn time(seconds: i64, ns: u64) -> SystemTime {
-    let ns = Duration::from_nanos(ns);
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    if seconds < 0 {
-        UNIX_EPOCH - whole + ns
-    } else {
-        UNIX_EPOCH + whole + ns
-    }
+/// When a file was modified last.
+pub(crate) fn modified(stat: &Stat) -> Time {
+    time(stat.st_mtime, stat.st_mtime_nsec)
 }
 
-/// The type that a mode says.
-pub(crate) fn kind_of(kind: rustix::fs::FileType) -> FileType {
-    use rustix::fs::FileType as Kind;
-    match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharacterDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
-        _ => FileType::RegularFile,
+fn time(seconds: i64, ns: u64) -> Time {
+    Time {
+        seconds,
+        nanoseconds: ns as u32,
     }
 }
 
 fn plain(number: u64, stat: &Stat) -> FileAttr {
-    let mode = stat.st_mode;
     FileAttr {
-        ino: INodeNo(number),
+        number,
         size: stat.st_size as u64,
         blocks: stat.st_blocks as u64,
-        atime: time(stat.st_atime, stat.st_atime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        crtime: UNIX_EPOCH,
-        kind: kind_of(rustix::fs::FileType::from_raw_mode(mode)),
-        perm: (mode & 0o7777) as u16,
-        nlink: stat.st_nlink as u32,
+        accessed: time(stat.st_atime, stat.st_atime_nsec),
+        modified: modified(stat),
+        changed: time(stat.st_ctime, stat.st_ctime_nsec),
+        born: None,
+        mode: stat.st_mode,
+        links: stat.st_nlink as u32,
         uid: stat.st_uid,
         gid: stat.st_gid,
-        rdev: device_number(stat.st_rdev),
-        blksize: stat.st_blksize as u32,
-        flags: 0,
+        device: device_number(stat.st_rdev),
+        block_size: stat.st_blksize as u32,
     }
 }
 

@@ -1,7 +1,6 @@
 //! Why a request cannot be done, as the kernel wants to hear it.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An error number, not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +27,6 @@ impl From<forebay::Error> for Failed {
     }
 }
 
-impl From<Failed> for fuser::Errno {
-    fn from(failed: Failed) -> Self {
-        fuser::Errno::from_i32(failed.0)
-    }
-}
-
 /// A file was to be made, and something has its name already. The kernel takes what it is answered for a new file: it checks no rights of it and
 /// cuts nothing off it. Where what is there may be opened, `ESTALE` has the kernel look the name up again, with its checks.
 pub(crate) fn there_already(flags: i32) -> Failed {
@@ -41,9 +34,4 @@ pub(crate) fn there_already(flags: i32) -> Failed {
         0 => Failed(libc::ESTALE),
         _ => Failed(libc::EEXIST),
     }
-}
-
-/// Carries out the work of a request. A panic ends at it: the thread goes on to serve others.
-pub(crate) fn guarded<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failed(libc::EIO)))
 }

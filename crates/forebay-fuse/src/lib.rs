@@ -9,6 +9,7 @@
 //! What programs see of it, sentence by sentence, is in `docs/mount.md`; why it is done so in
 //! `docs/decisions/0030-mount.md`.
 
+mod attributes;
 mod caller;
 mod changes;
 mod contents;

@@ -18,23 +18,22 @@ use forebay::Session;
 use forebay::sys::socket;
 use forebay_pmem::Store;
 use forebay_pool::files::Files;
-use fuser::{BackgroundSession, Config, SessionACL};
 use rustix::fs::Mode;
 use rustix::mount::MountFlags;
 use rustix::process::{Resource, getegid, geteuid, getrlimit};
 
 use crate::directory::{Directory, open_root};
 use crate::failed::Failed;
-use crate::operations::Serving;
+use crate::operations::{Serving, wanted};
 use crate::points::{self, HELPER, NotEnded, State, as_option};
 use crate::pool::Pooled;
 use crate::served::Served;
 use crate::store::Stored;
+use crate::transport::device::{self, Device};
+use crate::transport::init::agree;
+use crate::transport::threads::Threads;
 
-const DEVICE: &str = "/dev/fuse";
-/// Threads that serve requests: a few may wait for devices while others go on.
-const THREADS_MIN: usize = 8;
-const THREADS_MAX: usize = 32;
+const DEVICE: &str = device::PATH;
 
 /// What is asked for beside the places.
 #[derive(Clone, Debug)]
@@ -218,7 +217,7 @@ enum Behind {
 /// A mount that this process serves.
 pub struct Mounted {
     behind: Behind,
-    serving: BackgroundSession,
+    serving: Threads,
     point: PathBuf,
     /// What [`Mounted::begin_flush`] has begun.
     flushing: Mutex<Option<JoinHandle<usize>>>,
@@ -289,7 +288,7 @@ impl Mounted {
 
     /// Whether it has been unmounted, and nobody has anything open there any more.
     pub fn is_over(&self) -> bool {
-        self.serving.guard.is_finished()
+        self.serving.are_over()
     }
 
     /// Unmounts it.
@@ -384,7 +383,7 @@ fn attach_and_serve(
     served: &Arc<impl Served>,
     places: &Places,
     options: &Options,
-) -> Result<BackgroundSession, String> {
+) -> Result<Threads, String> {
     let device = attach(places, options).map_err(|why| cannot(places, &why))?;
     serve(served, device).map_err(|error| {
         let _ = points::end(&places.point, true);
@@ -392,20 +391,11 @@ fn attach_and_serve(
     })
 }
 
-fn serve(served: &Arc<impl Served>, device: OwnedFd) -> io::Result<BackgroundSession> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut config = Config::default();
-    config.n_threads = Some((cores * 2).clamp(THREADS_MIN, THREADS_MAX));
-    // Each thread has a queue of its own, where this user may open the device.
-    config.clone_fd = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(DEVICE)
-        .is_ok();
-    // The kernel keeps others out, unless `allow_other` is given. It lets descriptors pass that they have from this user, and so must this process.
-    config.acl = SessionACL::All;
-    let serving = Serving(Arc::clone(served));
-    fuser::Session::from_fd(serving, device, config.acl, config)?.spawn()
+/// The kernel keeps others out, unless `allow_other` is given. It lets descriptors pass that they have from this user, and so whoever asks is answered.
+fn serve<F: Served>(served: &Arc<F>, device: OwnedFd) -> io::Result<Threads> {
+    let device = Arc::new(Device::new(device));
+    let agreed = agree(&device, wanted::<F>())?;
+    Threads::begin(device, agreed, Serving(Arc::clone(served)))
 }
 
 /// Mounts. The descriptor is where the kernel's requests come from.

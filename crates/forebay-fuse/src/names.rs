@@ -7,10 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use forebay::session::marks::Mark;
-use fuser::{FileAttr, FileType, Request};
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, RenameFlags, SeekFrom};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, SeekFrom};
 
-use crate::directory::{Directory, kind_of, path_of, unpacked_device};
+use crate::attributes::FileAttr;
+use crate::caller::Caller;
+use crate::directory::{Directory, path_of, unpacked_device};
 use crate::failed::Answer;
 use crate::handles::Listing;
 use crate::nodes::{BY_NAME, Found};
@@ -50,7 +51,7 @@ impl Directory {
 
     pub(crate) fn make_directory(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): (u64, &OsStr),
         mode: u32,
     ) -> Answer<FileAttr> {
@@ -63,12 +64,12 @@ impl Directory {
 
     pub(crate) fn make_special(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): (u64, &OsStr),
         special: &Special,
     ) -> Answer<FileAttr> {
         let directory = self.nodes.fd(parent)?;
-        let kind = rustix::fs::FileType::from_raw_mode(special.mode);
+        let kind = FileType::from_raw_mode(special.mode);
         let mode = Mode::from_raw_mode(special.mode);
         let device = unpacked_device(special.device);
         self.creators.make(by, || {
@@ -79,7 +80,7 @@ impl Directory {
 
     pub(crate) fn make_symlink(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): (u64, &OsStr),
         target: &Path,
     ) -> Answer<FileAttr> {
@@ -180,7 +181,7 @@ impl Directory {
             let listed = Listed {
                 name: OsStr::from_bytes(entry.file_name().to_bytes()),
                 inode: entry.ino(),
-                kind: kind_of(entry.file_type()),
+                kind: entry.file_type(),
                 next: entry.next_entry_cookie(),
             };
             if take(&listed) {
@@ -202,7 +203,7 @@ impl Directory {
     /// Makes a file that was not there.
     pub(crate) fn create_plain(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): (u64, &OsStr),
         access: OFlags,
         mode: u32,

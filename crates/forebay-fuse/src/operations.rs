@@ -1,48 +1,277 @@
-//! The kernel's requests. Each is passed on to what does the work, and its answer given back; nothing is decided here but what is said once,
-//! when the file system is mounted.
+//! The kernel's requests. Each is passed on to what does the work, and its answer given back; nothing is decided here but what a mount asks of the kernel.
 
-use std::ffi::OsStr;
-use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
 use rustix::fs::AtFlags;
 
+use crate::attributes::{FileAttr, NewTime, Time};
 use crate::changes::Changes;
-use crate::contents::{Manner, Part, REQUEST_BYTES_MAX};
-use crate::failed::{Answer, Failed, guarded};
+use crate::contents::{Manner, Part};
+use crate::failed::{Answer, Failed};
 use crate::names::Special;
 use crate::replies::{
-    attributes, created, done, entry, found_or_absent, list_with_attributes, opened, opened_file,
-    room, space, told_bytes, written,
+    Entries, attributes, created, entry, found_or_absent, list_with_attributes, opened, reply,
+    room, space, told_bytes,
 };
 use crate::served::Served;
+use crate::transport::{Answers, Request, Unanswered};
+use crate::wire::opcode::*;
+use crate::wire::{self, init};
 
-/// Requests that the kernel sends on its own account, not to make a program wait.
-const BACKGROUND_MAX: u16 = 64;
+mod asked;
+
+use asked::Asked;
 
 /// A file system that takes requests.
 pub(crate) struct Serving<F>(pub(crate) Arc<F>);
 
+/// What is asked of the kernel; what it does not have is done without. Not asked for is `FUSE_ASYNC_DIO`: the parts of one write that makes a file
+/// longer would come in any order, and appends be mixed.
+pub(crate) const fn wanted<F: Served>() -> u64 {
+    init::ASYNC_READ
+        | init::BIG_WRITES
+        | init::MAX_PAGES
+        | init::PARALLEL_DIROPS
+        | init::DO_READDIRPLUS
+        | init::READDIRPLUS_AUTO
+        | init::HANDLE_KILLPRIV_V2
+        | F::ALSO
+}
+
+impl<F: Served> Answers for Serving<F> {
+    fn answer(&self, request: Request<'_>, to: Unanswered) {
+        let asked = Asked::new(&request);
+        // A panic ends at its request, which fails: the thread goes on to serve others.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            self.answer_or_change(request.header.opcode, asked, to);
+        }));
+    }
+}
+
 impl<F: Served> Serving<F> {
-    /// The handle that a request is about.
-    fn handle(number: INodeNo, told: FileHandle) -> u64 {
-        match F::ALONE {
-            true => number.0,
-            false => told.0,
+    fn answer_or_change(&self, operation: u32, asked: Asked<'_>, to: Unanswered) {
+        match operation {
+            LOOKUP => reply(to, self.look_up(asked)),
+            GETATTR => reply(to, self.told(self.0.attributes(asked.number()))),
+            READLINK => match self.0.read_link(asked.number()) {
+                Ok(target) => to.send(&[std::io::IoSlice::new(&target)]),
+                Err(failed) => to.fail(failed),
+            },
+            READ => self.read(asked, to),
+            READDIR => self.list(asked, to),
+            READDIRPLUS => self.list_plus(asked, to),
+            GETXATTR => self.attribute(asked, to),
+            LISTXATTR => self.attribute_names(asked, to),
+            STATFS => reply(to, self.0.room(asked.number()).map(|found| room(&found))),
+            LSEEK => reply(to, self.seek(asked)),
+            IOCTL => reply(to, self.space(asked)),
+            FORGET | BATCH_FORGET => {
+                // Nobody could be told of a failure.
+                let _ = self.forget(operation, asked);
+                to.none();
+            }
+            _ => self.open_or_change(operation, asked, to),
         }
     }
 
-    fn part(number: INodeNo, told: FileHandle, offset: u64) -> Part {
-        let handle = Self::handle(number, told);
-        Part { handle, offset }
+    fn open_or_change(&self, operation: u32, asked: Asked<'_>, to: Unanswered) {
+        match operation {
+            OPEN => reply(to, self.open(asked)),
+            OPENDIR => reply(to, self.open_directory(asked)),
+            CREATE => reply(to, self.create(asked)),
+            WRITE => reply(to, self.write(asked).map(written)),
+            COPY_FILE_RANGE => reply(to, self.copy(asked).map(written)),
+            FALLOCATE => reply(to, self.allocate(asked)),
+            FLUSH => reply(to, self.flush(asked)),
+            FSYNC => reply(to, self.sync(asked)),
+            FSYNCDIR => reply(to, self.sync_directory(asked)),
+            RELEASE => reply(to, self.release(asked)),
+            RELEASEDIR => reply(to, self.release_directory(asked)),
+            SETATTR => reply(to, self.told(self.change(asked))),
+            MKNOD => reply(to, self.made(self.make_special(asked))),
+            MKDIR => reply(to, self.made(self.make_directory(asked))),
+            SYMLINK => reply(to, self.made(self.make_symlink(asked))),
+            LINK => reply(to, self.made(self.link(asked))),
+            UNLINK => reply(to, self.unlink(asked, AtFlags::empty())),
+            RMDIR => reply(to, self.unlink(asked, AtFlags::REMOVEDIR)),
+            RENAME => reply(to, self.rename(asked)),
+            RENAME2 => reply(to, self.rename_with_flags(asked)),
+            SETXATTR => reply(to, self.set_attribute(asked)),
+            REMOVEXATTR => reply(to, self.remove_attribute(asked)),
+            // Once, before all others.
+            INIT => to.fail(Failed(libc::EIO)),
+            _ => to.fail(Failed(libc::ENOSYS)),
+        }
+    }
+
+    fn told(&self, answer: Answer<FileAttr>) -> Answer<wire::AttrOut> {
+        Ok(attributes(&*self.0, &answer?))
+    }
+
+    fn made(&self, answer: Answer<FileAttr>) -> Answer<wire::EntryOut> {
+        Ok(entry(&*self.0, &answer?))
+    }
+
+    /// The handle that a request is about.
+    fn handle(number: u64, told: u64) -> u64 {
+        match F::ALONE {
+            true => number,
+            false => told,
+        }
+    }
+
+    fn part(number: u64, told: u64, offset: u64) -> Answer<Part> {
+        match i64::try_from(offset) {
+            Ok(_) => Ok(Part {
+                handle: Self::handle(number, told),
+                offset,
+            }),
+            Err(_) => Err(Failed(libc::EINVAL)),
+        }
+    }
+
+    fn look_up(&self, mut asked: Asked<'_>) -> Answer<wire::EntryOut> {
+        let name = asked.name()?;
+        found_or_absent(&*self.0, self.0.look_up(asked.number(), name))
+    }
+
+    fn forget(&self, operation: u32, mut asked: Asked<'_>) -> Answer<()> {
+        if operation == FORGET {
+            let wire::ForgetIn { nlookup } = asked.own(wire::ForgetIn::parse)?;
+            self.0.forget(asked.number(), nlookup);
+            return Ok(());
+        }
+        let all = asked.own(wire::BatchForgetIn::parse)?;
+        for _ in 0..all.count {
+            let one = asked.next(wire::ForgetOne::SIZE)?;
+            if let Some(one) = wire::ForgetOne::parse(one) {
+                self.0.forget(one.nodeid, one.nlookup);
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, asked: Asked<'_>) -> Answer<FileAttr> {
+        let new = asked.own(wire::SetattrIn::parse)?;
+        let is_set = |bit| new.valid & bit != 0;
+        let time = |set, now, seconds, nanoseconds| {
+            let at = Time {
+                seconds,
+                nanoseconds,
+            };
+            is_set(set).then_some(match is_set(now) {
+                true => NewTime::Now,
+                false => NewTime::At(at),
+            })
+        };
+        use wire::set::*;
+        let changes = Changes {
+            mode: is_set(MODE).then_some(new.mode),
+            uid: is_set(UID).then_some(new.uid),
+            gid: is_set(GID).then_some(new.gid),
+            len: is_set(SIZE).then_some(new.size),
+            accessed: time(ATIME, ATIME_NOW, new.atime, new.atimensec),
+            modified: time(MTIME, MTIME_NOW, new.mtime, new.mtimensec),
+            handle: is_set(FH).then_some(new.fh),
+            by_root: asked.by().uid == 0,
+        };
+        self.0.change(asked.number(), &changes)
+    }
+
+    fn make_special(&self, mut asked: Asked<'_>) -> Answer<FileAttr> {
+        let new = asked.own(wire::MknodIn::parse)?;
+        let special = Special {
+            mode: new.mode,
+            device: new.rdev,
+        };
+        let place = (asked.number(), asked.name()?);
+        self.0.make_special(asked.by(), place, &special)
+    }
+
+    fn make_directory(&self, mut asked: Asked<'_>) -> Answer<FileAttr> {
+        let new = asked.own(wire::MkdirIn::parse)?;
+        let place = (asked.number(), asked.name()?);
+        self.0.make_directory(asked.by(), place, new.mode)
+    }
+
+    fn make_symlink(&self, mut asked: Asked<'_>) -> Answer<FileAttr> {
+        let place = (asked.number(), asked.name()?);
+        let target = Path::new(asked.name()?);
+        self.0.make_symlink(asked.by(), place, target)
+    }
+
+    fn link(&self, mut asked: Asked<'_>) -> Answer<FileAttr> {
+        let old = asked.own(wire::LinkIn::parse)?;
+        let name = asked.name()?;
+        self.0.link(old.oldnodeid, asked.number(), name)
+    }
+
+    fn unlink(&self, mut asked: Asked<'_>, flags: AtFlags) -> Answer<()> {
+        let name = asked.name()?;
+        self.0.unlink(asked.number(), name, flags)
+    }
+
+    fn rename(&self, asked: Asked<'_>) -> Answer<()> {
+        let to = asked.own(wire::RenameIn::parse)?;
+        self.rename_to(asked, to.newdir, 0)
+    }
+
+    fn rename_with_flags(&self, asked: Asked<'_>) -> Answer<()> {
+        let to = asked.own(wire::Rename2In::parse)?;
+        self.rename_to(asked, to.newdir, to.flags)
+    }
+
+    fn rename_to(&self, mut asked: Asked<'_>, directory: u64, flags: u32) -> Answer<()> {
+        let from = (asked.number(), asked.name()?);
+        let to = (directory, asked.name()?);
+        self.0.rename(from, to, flags)
+    }
+
+    fn open(&self, asked: Asked<'_>) -> Answer<wire::OpenOut> {
+        // Said once: the kernel tells of no opening from then on, and of no close.
+        if F::ALONE {
+            return Err(Failed(libc::ENOSYS));
+        }
+        let how = asked.own(wire::OpenIn::parse)?;
+        let handle = self.0.open(asked.number(), how.flags)?;
+        // Who can only read has nothing to wait for when he closes.
+        let ways = match how.flags & libc::O_ACCMODE {
+            libc::O_RDONLY => F::AS_OPENED | wire::opened::NOFLUSH,
+            _ => F::AS_OPENED,
+        };
+        Ok(opened(handle, ways))
+    }
+
+    fn create(&self, mut asked: Asked<'_>) -> Answer<wire::CreateOut> {
+        let new = asked.own(wire::CreateIn::parse)?;
+        let place = (asked.number(), asked.name()?);
+        let (told, handle) = self.0.create(asked.by(), place, new.mode, new.flags)?;
+        Ok(created(&*self.0, &told, handle))
+    }
+
+    fn read(&self, asked: Asked<'_>, to: Unanswered) {
+        let part = asked.own(wire::ReadIn::parse).and_then(|from| {
+            let len = asked::room(from.size)?;
+            Ok((Self::part(asked.number(), from.fh, from.offset)?, len))
+        });
+        match part {
+            Ok((at, len)) => self.0.read(at, len, to),
+            Err(failed) => to.fail(failed),
+        }
+    }
+
+    fn write(&self, mut asked: Asked<'_>) -> Answer<u32> {
+        let from = asked.own(wire::WriteIn::parse)?;
+        let bytes = asked.next(from.size as usize)?;
+        let how = Manner {
+            flags: from.flags,
+            mapped: from.write_flags & wire::write::CACHE != 0,
+            kills: from.write_flags & wire::write::KILL_SUIDGID != 0,
+        };
+        let at = Self::part(asked.number(), from.fh, from.offset)?;
+        self.write_all(at, bytes, how)
     }
 
     /// Writes. What comes from mapped pages is written whole or fails: the kernel takes all of them for clean, however few bytes the answer names.
@@ -60,441 +289,135 @@ impl<F: Served> Serving<F> {
         }
         Ok(done as u32)
     }
-}
 
-impl<F: Served> Filesystem for Serving<F> {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What this kernel does not have is done without. Not asked for is FUSE_ASYNC_DIO: the parts of one write that makes a file longer would come in
-        // any order, and appends be mixed.
-        for wanted in [
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        ]
-        .into_iter()
-        .chain(F::ALSO.iter().copied())
-        {
-            let _ = config.add_capabilities(wanted);
+    fn flush(&self, asked: Asked<'_>) -> Answer<()> {
+        if F::ALONE {
+            return Err(Failed(libc::ENOSYS));
         }
-        let _ = config.set_max_write(REQUEST_BYTES_MAX);
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        self.0.flush(asked.own(wire::FlushIn::parse)?.fh)
+    }
+
+    fn release(&self, asked: Asked<'_>) -> Answer<()> {
+        self.0.release(asked.own(wire::ReleaseIn::parse)?.fh);
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = guarded(|| self.0.look_up(parent.0, name));
-        found_or_absent(&*self.0, found, reply);
+    fn sync(&self, asked: Asked<'_>) -> Answer<()> {
+        let how = asked.own(wire::FsyncIn::parse)?;
+        let handle = Self::handle(asked.number(), how.fh);
+        self.0
+            .sync(handle, how.fsync_flags & wire::FSYNC_FDATASYNC != 0)
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
-        self.0.forget(ino.0, lookups);
+    fn open_directory(&self, asked: Asked<'_>) -> Answer<wire::OpenOut> {
+        if F::ALONE {
+            return Err(Failed(libc::ENOSYS));
+        }
+        asked.own(wire::OpenIn::parse)?;
+        Ok(opened(self.0.open_directory(asked.number())?, 0))
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        attributes(&*self.0, guarded(|| self.0.attributes(ino.0)), reply);
-    }
-
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        len: Option<u64>,
-        accessed: Option<TimeOrNow>,
-        modified: Option<TimeOrNow>,
-        _changed: Option<SystemTime>,
-        fh: Option<FileHandle>,
-        _created: Option<SystemTime>,
-        _changed_again: Option<SystemTime>,
-        _backed_up: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let handle = fh.map(|handle| handle.0);
-        let by_root = req.uid() == 0;
-        let changes = Changes {
-            mode,
-            uid,
-            gid,
-            len,
-            accessed,
-            modified,
-            handle,
-            by_root,
+    fn list(&self, asked: Asked<'_>, to: Unanswered) {
+        let from = match asked.own(wire::ReadIn::parse) {
+            Ok(from) => from,
+            Err(failed) => return to.fail(failed),
         };
-        attributes(&*self.0, guarded(|| self.0.change(ino.0, &changes)), reply);
-    }
-
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match guarded(|| self.0.read_link(ino.0)) {
-            Ok(target) => reply.data(&target),
-            Err(failed) => reply.error(failed.into()),
-        }
-    }
-
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        device: u32,
-        reply: ReplyEntry,
-    ) {
-        let special = Special { mode, device };
-        let made = guarded(|| self.0.make_special(req, (parent.0, name), &special));
-        entry(&*self.0, made, reply);
-    }
-
-    fn mkdir(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let made = guarded(|| self.0.make_directory(req, (parent.0, name), mode));
-        entry(&*self.0, made, reply);
-    }
-
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(
-            guarded(|| self.0.unlink(parent.0, name, AtFlags::empty())),
-            reply,
-        );
-    }
-
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(
-            guarded(|| self.0.unlink(parent.0, name, AtFlags::REMOVEDIR)),
-            reply,
-        );
-    }
-
-    fn symlink(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let made = guarded(|| self.0.make_symlink(req, (parent.0, name), target));
-        entry(&*self.0, made, reply);
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let (from, to) = ((parent.0, name), (newparent.0, newname));
-        done(guarded(|| self.0.rename(from, to, flags.bits())), reply);
-    }
-
-    fn link(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        newparent: INodeNo,
-        newname: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        entry(
-            &*self.0,
-            guarded(|| self.0.link(ino.0, newparent.0, newname)),
-            reply,
-        );
-    }
-
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        // Said once: the kernel tells of no opening from then on, and of no close.
-        if F::ALONE {
-            return reply.error(Errno::ENOSYS);
-        }
-        opened_file::<F>(guarded(|| self.0.open(ino.0, flags.0)), flags.0, reply);
-    }
-
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        match guarded(|| self.0.create(req, (parent.0, name), mode, flags)) {
-            Ok((told, handle)) => created(&*self.0, &told, handle, reply),
-            Err(failed) => reply.error(failed.into()),
-        }
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let mut reply = Some(reply);
-        let at = Self::part(ino, fh, offset);
-        let read = guarded(|| {
-            self.0.read(at, size, |bytes| {
-                if let Some(reply) = reply.take() {
-                    reply.data(bytes);
-                }
-            })
+        let handle = Self::handle(asked.number(), from.fh);
+        to.fill(asked::room_for_names(from.size), |memory| {
+            let mut entries = Entries::new(memory);
+            self.0
+                .list(handle, from.offset, |listed| entries.add(listed, None))?;
+            Ok(entries.len())
         });
-        if let (Err(failed), Some(reply)) = (read, reply) {
-            reply.error(failed.into());
-        }
     }
 
-    fn write(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let how = Manner {
-            flags: flags.0,
-            mapped: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
-            kills: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+    fn list_plus(&self, asked: Asked<'_>, to: Unanswered) {
+        let from = match asked.own(wire::ReadIn::parse) {
+            Ok(from) => from,
+            Err(failed) => return to.fail(failed),
         };
-        let at = Self::part(ino, fh, offset);
-        written(guarded(|| self.write_all(at, data, how)), reply);
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        if F::ALONE {
-            return reply.error(Errno::ENOSYS);
-        }
-        done(guarded(|| self.0.flush(fh.0)), reply);
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        let released = guarded(|| {
-            self.0.release(fh.0);
-            Ok(())
+        let directory = (asked.number(), Self::handle(asked.number(), from.fh));
+        to.fill(asked::room_for_names(from.size), |memory| {
+            let mut entries = Entries::new(memory);
+            list_with_attributes(&*self.0, directory, from.offset, &mut entries)?;
+            Ok(entries.len())
         });
-        done(released, reply);
     }
 
-    fn fsync(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        done(
-            guarded(|| self.0.sync(Self::handle(ino, fh), datasync)),
-            reply,
-        );
+    fn release_directory(&self, asked: Asked<'_>) -> Answer<()> {
+        let how = asked.own(wire::ReleaseIn::parse)?;
+        self.0.close_directory(how.fh);
+        Ok(())
     }
 
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if F::ALONE {
-            return reply.error(Errno::ENOSYS);
-        }
-        let handle = guarded(|| self.0.open_directory(ino.0));
-        opened(handle, FopenFlags::empty(), reply);
+    fn sync_directory(&self, asked: Asked<'_>) -> Answer<()> {
+        let how = asked.own(wire::FsyncIn::parse)?;
+        self.0.sync_directory(Self::handle(asked.number(), how.fh))
     }
 
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let listed = guarded(|| {
-            self.0.list(Self::handle(ino, fh), offset, |entry| {
-                reply.add(INodeNo(entry.inode), entry.next, entry.kind, entry.name)
-            })
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(failed) => reply.error(failed.into()),
+    fn set_attribute(&self, mut asked: Asked<'_>) -> Answer<()> {
+        let new = asked.own(wire::SetxattrIn::parse)?;
+        let name = asked.name()?;
+        let value = asked.next(new.size as usize)?;
+        self.0.set_attribute(asked.number(), name, value, new.flags)
+    }
+
+    fn attribute(&self, mut asked: Asked<'_>, to: Unanswered) {
+        let named = asked.own(wire::GetxattrIn::parse);
+        match named.and_then(|how| Ok((how, asked.name()?))) {
+            Ok((how, name)) => told_bytes(how.size, to, |memory| {
+                self.0.attribute(asked.number(), name, memory)
+            }),
+            Err(failed) => to.fail(failed),
         }
     }
 
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let listed = guarded(|| {
-            list_with_attributes(&*self.0, (ino.0, Self::handle(ino, fh)), offset, &mut reply)
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(failed) => reply.error(failed.into()),
+    fn attribute_names(&self, asked: Asked<'_>, to: Unanswered) {
+        match asked.own(wire::GetxattrIn::parse) {
+            Ok(how) => told_bytes(how.size, to, |memory| {
+                self.0.attribute_names(asked.number(), memory)
+            }),
+            Err(failed) => to.fail(failed),
         }
     }
 
-    fn releasedir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.0.close_directory(fh.0);
-        reply.ok();
+    fn remove_attribute(&self, mut asked: Asked<'_>) -> Answer<()> {
+        let name = asked.name()?;
+        self.0.remove_attribute(asked.number(), name)
     }
 
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        done(
-            guarded(|| self.0.sync_directory(Self::handle(ino, fh))),
-            reply,
-        );
+    fn allocate(&self, asked: Asked<'_>) -> Answer<()> {
+        let how = asked.own(wire::FallocateIn::parse)?;
+        let at = Self::part(asked.number(), how.fh, how.offset)?;
+        i64::try_from(how.length).map_err(|_| Failed(libc::EINVAL))?;
+        self.0.allocate(at, how.length, how.mode)
     }
 
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        room(guarded(|| self.0.room(ino.0)), reply);
+    fn seek(&self, asked: Asked<'_>) -> Answer<wire::LseekOut> {
+        let from = asked.own(wire::LseekIn::parse)?;
+        let at = Self::part(asked.number(), from.fh, from.offset)?;
+        let offset = self.0.seek(at, from.whence)?;
+        Ok(wire::LseekOut { offset })
     }
 
-    fn setxattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        done(
-            guarded(|| self.0.set_attribute(ino.0, name, value, flags)),
-            reply,
-        );
-    }
-
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        told_bytes(size, reply, |memory| self.0.attribute(ino.0, name, memory));
-    }
-
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        told_bytes(size, reply, |memory| self.0.attribute_names(ino.0, memory));
-    }
-
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(guarded(|| self.0.remove_attribute(ino.0, name)), reply);
-    }
-
-    fn fallocate(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let at = Self::part(ino, fh, offset);
-        done(guarded(|| self.0.allocate(at, length, mode)), reply);
-    }
-
-    fn lseek(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        // The kernel lets no negative one pass.
-        let at = Self::part(ino, fh, offset.max(0) as u64);
-        match guarded(|| self.0.seek(at, whence)) {
-            Ok(found) => reply.offset(found as i64),
-            Err(failed) => reply.error(failed.into()),
+    fn space(&self, mut asked: Asked<'_>) -> Answer<wire::SpaceOut> {
+        let how = asked.own(wire::IoctlIn::parse)?;
+        if how.flags & wire::IOCTL_UNRESTRICTED != 0 {
+            return Err(Failed(libc::ENOSYS));
         }
+        let at = Self::part(asked.number(), how.fh, 0)?;
+        let range = asked.next(how.in_size as usize)?;
+        space(&*self.0, at, (how.cmd, range))
     }
 
-    fn ioctl(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        _flags: IoctlFlags,
-        cmd: u32,
-        in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        space(&*self.0, Self::part(ino, fh, 0), (cmd, in_data), reply);
+    fn copy(&self, asked: Asked<'_>) -> Answer<u32> {
+        let how = asked.own(wire::CopyFileRangeIn::parse)?;
+        let from = Self::part(asked.number(), how.fh_in, how.off_in)?;
+        let to = Self::part(how.nodeid_out, how.fh_out, how.off_out)?;
+        self.0.copy(from, to, how.len)
     }
+}
 
-    fn copy_file_range(
-        &self,
-        _req: &Request,
-        from: INodeNo,
-        from_fh: FileHandle,
-        from_offset: u64,
-        to: INodeNo,
-        to_fh: FileHandle,
-        to_offset: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let from = Self::part(from, from_fh, from_offset);
-        let to = Self::part(to, to_fh, to_offset);
-        written(guarded(|| self.0.copy(from, to, len)), reply);
-    }
+fn written(size: u32) -> wire::WriteOut {
+    wire::WriteOut { size, padding: 0 }
 }

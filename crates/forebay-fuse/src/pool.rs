@@ -18,17 +18,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use forebay_pool::client::{Changes as PoolChanges, Entry, Facts, Failure, Kind};
 use forebay_pool::files::{Error, Files, Left};
 use forebay_pool::ids::File;
-use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
+use rustix::fs::FileType;
 
-use crate::changes::{Changes, timespec_of};
+use crate::attributes::{FileAttr, NewTime, Time};
+use crate::caller::Caller;
+use crate::changes::Changes;
 use crate::contents::{SET_GROUP, without_privileges};
-use crate::directory::time;
 use crate::failed::{Answer, Failed};
 use crate::handles::Handles;
 use ending::UNSYNCED_MAX;
 
 const SECTOR: u64 = 512;
-const NS: i64 = 1_000_000_000;
 
 /// What this mount knows of a file beside the pool.
 #[derive(Default)]
@@ -261,10 +261,10 @@ impl Pooled {
         let mut told = told(file, size, &facts);
         if let Some(known) = self.known().get(&file) {
             if let Some(modified) = known.modified {
-                told.mtime = moment(modified);
-                told.ctime = told.mtime;
+                told.modified = moment(modified);
+                told.changed = told.modified;
             }
-            told.nlink -= u32::from(known.is_gone);
+            told.links -= u32::from(known.is_gone);
         }
         Ok(told)
     }
@@ -318,7 +318,7 @@ impl Pooled {
     }
 
     /// Of a new file. A directory that gives its group gives it to what is made in it.
-    fn facts(&self, by: &Request, parent: u64, kind: Kind, mode: u32) -> Answer<Facts> {
+    fn facts(&self, by: &Caller, parent: u64, kind: Kind, mode: u32) -> Answer<Facts> {
         let around = self.files.attributes(File(parent))?.1;
         let gives = u32::from(around.mode) & SET_GROUP != 0;
         let inherits = gives && kind == Kind::Directory;
@@ -326,8 +326,8 @@ impl Pooled {
         Ok(Facts {
             kind,
             mode: (mode & 0o7777) as u16 | if inherits { SET_GROUP as u16 } else { 0 },
-            uid: by.uid(),
-            gid: if gives { around.gid } else { by.gid() },
+            uid: by.uid,
+            gid: if gives { around.gid } else { by.gid },
             accessed: now,
             modified: now,
             changed: now,
@@ -354,25 +354,19 @@ impl Pooled {
 }
 
 fn now() -> i64 {
-    nanoseconds(SystemTime::now())
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as i64)
 }
 
-fn nanoseconds(time: SystemTime) -> i64 {
-    let time = timespec_of(time);
-    (time.tv_sec)
-        .saturating_mul(NS)
-        .saturating_add(time.tv_nsec)
-}
-
-fn set_time(time: TimeOrNow, now: i64) -> i64 {
+fn set_time(time: NewTime, now: i64) -> i64 {
     match time {
-        TimeOrNow::Now => now,
-        TimeOrNow::SpecificTime(time) => nanoseconds(time),
+        NewTime::Now => now,
+        NewTime::At(time) => time.ns().clamp(i64::MIN.into(), i64::MAX.into()) as i64,
     }
 }
 
-fn moment(ns: i64) -> SystemTime {
-    time(ns.div_euclid(NS), ns.rem_euclid(NS) as u64)
+fn moment(ns: i64) -> Time {
+    Time::from_ns(ns.into())
 }
 
 fn kind_of(kind: Kind) -> FileType {
@@ -385,21 +379,19 @@ fn kind_of(kind: Kind) -> FileType {
 
 fn told(file: File, size: u64, facts: &Facts) -> FileAttr {
     FileAttr {
-        ino: INodeNo(file.0),
+        number: file.0,
         size,
         blocks: size.div_ceil(SECTOR),
-        atime: moment(facts.accessed),
-        mtime: moment(facts.modified),
-        ctime: moment(facts.changed),
-        crtime: UNIX_EPOCH,
-        kind: kind_of(facts.kind),
-        perm: facts.mode,
-        nlink: if facts.kind == Kind::Directory { 2 } else { 1 },
+        accessed: moment(facts.accessed),
+        modified: moment(facts.modified),
+        changed: moment(facts.changed),
+        born: None,
+        mode: kind_of(facts.kind).as_raw_mode() | u32::from(facts.mode),
+        links: if facts.kind == Kind::Directory { 2 } else { 1 },
         uid: facts.uid,
         gid: facts.gid,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
+        device: 0,
+        block_size: 4096,
     }
 }
 

@@ -1,175 +1,210 @@
 //! Answers to the kernel's requests, by their kinds.
 
-use std::time::{Duration, SystemTime};
+use std::io::IoSlice;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use forebay::sys::extents::STORE_SPACE;
-use fuser::{
-    FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr,
-};
-use rustix::fs::StatVfs;
+use rustix::fs::{FileType, StatVfs};
 
+use crate::attributes::FileAttr;
 use crate::contents::{Part, SET_GROUP, SET_USER};
-use crate::failed::{Answer, Failed, guarded};
-use crate::names::is_dots;
+use crate::failed::{Answer, Failed};
+use crate::names::{Listed, is_dots};
+use crate::nodes::ROOT;
 use crate::served::Served;
+use crate::transport::Unanswered;
+use crate::wire::{
+    AttrOut, CreateOut, Dirent, EntryOut, Field, GetxattrOut, IoctlOut, OpenOut, SpaceOut,
+    StatfsOut,
+};
+
+/// The longest value of an extended attribute, and the longest list of names.
+const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
+/// Structures that are answered are no longer.
+const ANSWER_BYTES_MAX: usize = 160;
+/// Entries of directories begin at multiples of so many bytes.
+const ENTRY_ALIGN: usize = 8;
+
+/// Answers with a structure, or with why there is none.
+pub(crate) fn reply<T: Field>(to: Unanswered, answer: Answer<T>) {
+    const { assert!(T::SIZE <= ANSWER_BYTES_MAX) };
+    match answer {
+        Ok(answer) => {
+            let mut memory = [0; ANSWER_BYTES_MAX];
+            let bytes = &mut memory[..T::SIZE];
+            answer.to_wire(bytes);
+            to.send(&[IoSlice::new(bytes)]);
+        }
+        Err(failed) => to.fail(failed),
+    }
+}
 
 /// What tells a file from earlier ones of the same number; the kernel makes file handles of both.
-pub(crate) fn generation<F: Served>(told: &FileAttr) -> Generation {
-    let since = told.crtime.duration_since(SystemTime::UNIX_EPOCH);
-    Generation(match F::ALONE && told.ino != INodeNo::ROOT {
-        true => since.map_or(0, |since| since.as_nanos() as u64),
+pub(crate) fn generation<F: Served>(told: &FileAttr) -> u64 {
+    match told.born {
+        Some(born) if F::ALONE && told.number != ROOT => born.ns().max(0) as u64,
         // Numbers are not used for another file as long as the kernel knows them.
-        false => 0,
-    })
+        _ => 0,
+    }
 }
-/// The longest value of an extended attribute, and the longest list of names.
-const ATTRIBUTE_BYTES_MAX: u32 = 64 << 10;
 
 /// How long the kernel may believe this. It does not know that a program has lost its privileges by being written to.
-pub(crate) fn believed(served: &impl Served, told: &FileAttr) -> Duration {
-    let has_privileges = u32::from(told.perm) & (SET_USER | SET_GROUP) != 0;
-    match told.kind == FileType::RegularFile && has_privileges {
+fn believed(served: &impl Served, told: &FileAttr) -> Duration {
+    match told.is_regular() && told.mode & (SET_USER | SET_GROUP) != 0 {
         true => Duration::ZERO,
         false => served.believed(),
     }
 }
 
-/// What the kernel takes for a name that is not there, and believes.
-fn absent() -> FileAttr {
-    let never = SystemTime::UNIX_EPOCH;
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: never,
-        mtime: never,
-        ctime: never,
-        crtime: never,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
+pub(crate) fn entry<F: Served>(served: &F, told: &FileAttr) -> EntryOut {
+    let believed = believed(served, told);
+    EntryOut {
+        nodeid: told.number,
+        generation: generation::<F>(told),
+        attr: told.to_wire(),
+        ..believed_entry(believed)
     }
 }
 
-pub(crate) fn entry<F: Served>(served: &F, answer: Answer<FileAttr>, reply: ReplyEntry) {
-    match answer {
-        Ok(told) => reply.entry(&believed(served, &told), &told, generation::<F>(&told)),
-        Err(failed) => reply.error(failed.into()),
+fn believed_entry(believed: Duration) -> EntryOut {
+    EntryOut {
+        entry_valid: believed.as_secs(),
+        entry_valid_nsec: believed.subsec_nanos(),
+        attr_valid: believed.as_secs(),
+        attr_valid_nsec: believed.subsec_nanos(),
+        ..EntryOut::default()
     }
 }
 
-/// What a lookup has found. That a name is not there is believed like one that is, where nobody else makes any.
-pub(crate) fn found_or_absent<F: Served>(served: &F, found: Answer<FileAttr>, reply: ReplyEntry) {
+/// What a lookup has found. That a name is not there is believed like one that is, where nobody else makes any: the kernel takes the file
+/// number 0 for it.
+pub(crate) fn found_or_absent<F: Served>(served: &F, found: Answer<FileAttr>) -> Answer<EntryOut> {
     match found {
-        Err(Failed(libc::ENOENT)) if F::ALONE => {
-            let told = absent();
-            reply.entry(&served.believed(), &told, generation::<F>(&told));
-        }
-        found => entry(served, found, reply),
+        Err(Failed(libc::ENOENT)) if F::ALONE => Ok(believed_entry(served.believed())),
+        found => Ok(entry(served, &found?)),
     }
 }
 
-pub(crate) fn created<F: Served>(served: &F, told: &FileAttr, handle: u64, reply: ReplyCreate) {
-    let (believed, generation) = (believed(served, told), generation::<F>(told));
-    reply.created(
-        &believed,
-        told,
-        generation,
-        FileHandle(handle),
-        F::AS_OPENED,
-    );
-}
-
-pub(crate) fn attributes(served: &impl Served, answer: Answer<FileAttr>, reply: ReplyAttr) {
-    match answer {
-        Ok(told) => reply.attr(&believed(served, &told), &told),
-        Err(failed) => reply.error(failed.into()),
+pub(crate) fn created<F: Served>(served: &F, told: &FileAttr, handle: u64) -> CreateOut {
+    CreateOut {
+        entry: entry(served, told),
+        opened: opened(handle, F::AS_OPENED),
     }
 }
 
-pub(crate) fn done(answer: Answer<()>, reply: ReplyEmpty) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(failed) => reply.error(failed.into()),
+pub(crate) fn attributes(served: &impl Served, told: &FileAttr) -> AttrOut {
+    let believed = believed(served, told);
+    AttrOut {
+        attr_valid: believed.as_secs(),
+        attr_valid_nsec: believed.subsec_nanos(),
+        dummy: 0,
+        attr: told.to_wire(),
     }
 }
 
-pub(crate) fn opened(answer: Answer<u64>, flags: FopenFlags, reply: ReplyOpen) {
-    match answer {
-        Ok(handle) => reply.opened(FileHandle(handle), flags),
-        Err(failed) => reply.error(failed.into()),
-    }
-}
-
-/// Of a file. Who can only read has nothing to wait for when he closes.
-pub(crate) fn opened_file<F: Served>(answer: Answer<u64>, flags: i32, reply: ReplyOpen) {
-    let ways = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => F::AS_OPENED | FopenFlags::FOPEN_NOFLUSH,
-        _ => F::AS_OPENED,
-    };
-    opened(answer, ways, reply);
-}
-
-pub(crate) fn written(answer: Answer<u32>, reply: ReplyWrite) {
-    match answer {
-        Ok(n) => reply.written(n),
-        Err(failed) => reply.error(failed.into()),
+pub(crate) fn opened(handle: u64, flags: u32) -> OpenOut {
+    OpenOut {
+        fh: handle,
+        open_flags: flags,
+        backing_id: 0,
     }
 }
 
 /// Answers the one `ioctl` that there is: how far a file has space, and of which store it is.
-pub(crate) fn space(served: &impl Served, at: Part, asked: (u32, &[u8]), reply: ReplyIoctl) {
-    let answer = guarded(|| match asked {
+pub(crate) fn space(served: &impl Served, at: Part, asked: (u32, &[u8])) -> Answer<SpaceOut> {
+    match asked {
         (STORE_SPACE, range) if range.len() == 16 => {
-            let [start, end] = [0, 8].map(|from| {
-                let bytes = range[from..from + 8].try_into();
-                u64::from_ne_bytes(bytes.expect("eight bytes"))
-            });
+            let [start, end] = <[u64; 2]>::from_wire(range);
             let at = Part {
                 offset: start,
                 ..at
             };
-            Ok([served.allocated_to(at, end)?, served.store()])
+            Ok(SpaceOut {
+                about: IoctlOut::default(),
+                range: [served.allocated_to(at, end)?, served.store()],
+            })
         }
         _ => Err(Failed(libc::ENOTTY)),
-    });
-    match answer {
-        Ok(range) => reply.ioctl(0, range.map(u64::to_ne_bytes).as_flattened()),
-        Err(failed) => reply.error(failed.into()),
     }
 }
 
 /// What there is of room in a file system.
-pub(crate) fn room(answer: Answer<StatVfs>, reply: ReplyStatfs) {
-    match answer {
-        Ok(found) => reply.statfs(
-            found.f_blocks,
-            found.f_bfree,
-            found.f_bavail,
-            found.f_files,
-            found.f_ffree,
-            found.f_bsize as u32,
-            found.f_namemax as u32,
-            found.f_frsize as u32,
-        ),
-        Err(failed) => reply.error(failed.into()),
+pub(crate) fn room(found: &StatVfs) -> StatfsOut {
+    StatfsOut {
+        blocks: found.f_blocks,
+        bfree: found.f_bfree,
+        bavail: found.f_bavail,
+        files: found.f_files,
+        ffree: found.f_ffree,
+        bsize: found.f_bsize as u32,
+        namelen: found.f_namemax as u32,
+        frsize: found.f_frsize as u32,
+        ..StatfsOut::default()
     }
 }
 
 /// Asks for bytes of so many at most; where none are wanted, for their number.
-pub(crate) fn told_bytes(size: u32, reply: ReplyXattr, ask: impl Fn(&mut [u8]) -> Answer<usize>) {
-    let mut memory = vec![0; size.min(ATTRIBUTE_BYTES_MAX) as usize];
-    match guarded(|| ask(&mut memory)) {
-        Ok(len) if size == 0 => reply.size(len as u32),
-        Ok(len) => reply.data(&memory[..len]),
-        Err(failed) => reply.error(failed.into()),
+pub(crate) fn told_bytes(size: u32, to: Unanswered, ask: impl FnOnce(&mut [u8]) -> Answer<usize>) {
+    match size {
+        0 => {
+            let size = ask(&mut []).map(|len| GetxattrOut {
+                size: len as u32,
+                padding: 0,
+            });
+            reply(to, size);
+        }
+        size => to.fill(ATTRIBUTE_BYTES_MAX.min(size as usize), ask),
+    }
+}
+
+/// Entries of a directory, one after the other in memory.
+pub(crate) struct Entries<'a> {
+    memory: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> Entries<'a> {
+    pub(crate) fn new(memory: &'a mut [u8]) -> Self {
+        Entries { memory, used: 0 }
+    }
+
+    /// Bytes of all that there are.
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Adds one; whether there was no room for it. `told`: what comes before it, where the kernel is told of the file as well.
+    pub(crate) fn add(&mut self, listed: &Listed<'_>, told: Option<&EntryOut>) -> bool {
+        let about = Dirent {
+            ino: listed.inode,
+            off: listed.next,
+            namelen: listed.name.len() as u32,
+            kind: match listed.kind {
+                FileType::Unknown => 0,
+                kind => kind.as_raw_mode() >> 12,
+            },
+        };
+        let told = told.map(EntryOut::bytes);
+        let parts = [
+            told.as_ref().map_or(&[][..], |told| &told[..]),
+            &about.bytes(),
+            listed.name.as_bytes(),
+        ];
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let end = self.used + len.next_multiple_of(ENTRY_ALIGN);
+        let Some(memory) = self.memory.get_mut(self.used..end) else {
+            return true;
+        };
+        let mut rest = memory;
+        for part in parts {
+            let (here, after) = rest.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            rest = after;
+        }
+        rest.fill(0);
+        self.used = end;
+        false
     }
 }
 
@@ -178,26 +213,28 @@ pub(crate) fn list_with_attributes<F: Served>(
     served: &F,
     (number, handle): (u64, u64),
     from: u64,
-    reply: &mut ReplyDirectoryPlus,
+    entries: &mut Entries<'_>,
 ) -> Answer<()> {
     let mut answered = Answered::default();
-    let listed = served.list(handle, from, |entry| {
+    let listed = served.list(handle, from, |listed| {
         // Of these two the kernel takes the name alone.
-        let is_dots = is_dots(entry.name);
+        let is_dots = is_dots(listed.name);
         let told = match is_dots {
-            true => served.attributes(number),
-            false => served.look_up(number, entry.name),
+            true => served.attributes(number).map(|told| FileAttr {
+                number: listed.inode,
+                ..told
+            }),
+            false => served.look_up(number, listed.name),
         };
         answered.take(told, |told| {
-            let inode = match is_dots {
-                true => INodeNo(entry.inode),
-                false => told.ino,
+            let listed = Listed {
+                inode: told.number,
+                kind: FileType::from_raw_mode(told.mode),
+                ..*listed
             };
-            let believed = believed(served, told);
-            let generation = generation::<F>(told);
-            let is_full = reply.add(inode, entry.next, entry.name, &believed, told, generation);
+            let is_full = entries.add(&listed, Some(&entry(served, told)));
             if is_full && !is_dots {
-                served.forget(told.ino.0, 1);
+                served.forget(told.number, 1);
             }
             is_full
         })
@@ -248,7 +285,7 @@ mod tests {
     fn answer(told: &[Answer<()>], room: usize) -> Answer<usize> {
         let (mut answered, mut names) = (Answered::default(), 0);
         for told in told {
-            let is_over = answered.take(told.map(|()| absent()), |_| {
+            let is_over = answered.take(told.map(|()| FileAttr::default()), |_| {
                 let is_full = names == room;
                 names += usize::from(!is_full);
                 is_full

@@ -8,13 +8,15 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, StatVfs};
 
+use crate::attributes::FileAttr;
+use crate::caller::Caller;
 use crate::changes::Changes;
 use crate::contents::{Manner, Part};
 use crate::failed::{Answer, Failed};
 use crate::names::{Listed, Special};
+use crate::transport::Unanswered;
 
 /// A name in a directory.
 pub(crate) type Place<'a> = (u64, &'a OsStr);
@@ -25,9 +27,9 @@ pub(crate) trait Served: Send + Sync + 'static {
     /// no opening and no close, and believes that a name is absent for as long as that it is there.
     const ALONE: bool;
     /// What it takes of the kernel's, besides what every mount does.
-    const ALSO: &'static [InitFlags];
+    const ALSO: u64;
     /// What the kernel may do with files that are open.
-    const AS_OPENED: FopenFlags;
+    const AS_OPENED: u32;
 
     /// How long the kernel may believe what it was told of names and attributes.
     fn believed(&self) -> Duration;
@@ -39,9 +41,9 @@ pub(crate) trait Served: Send + Sync + 'static {
     fn attributes(&self, number: u64) -> Answer<FileAttr>;
     fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr>;
 
-    fn make_directory(&self, by: &Request, place: Place<'_>, mode: u32) -> Answer<FileAttr>;
-    fn make_special(&self, by: &Request, place: Place<'_>, special: &Special) -> Answer<FileAttr>;
-    fn make_symlink(&self, by: &Request, place: Place<'_>, target: &Path) -> Answer<FileAttr>;
+    fn make_directory(&self, by: &Caller, place: Place<'_>, mode: u32) -> Answer<FileAttr>;
+    fn make_special(&self, by: &Caller, place: Place<'_>, special: &Special) -> Answer<FileAttr>;
+    fn make_symlink(&self, by: &Caller, place: Place<'_>, target: &Path) -> Answer<FileAttr>;
     fn read_link(&self, number: u64) -> Answer<Vec<u8>>;
     fn link(&self, number: u64, parent: u64, name: &OsStr) -> Answer<FileAttr>;
     fn unlink(&self, parent: u64, name: &OsStr, flags: AtFlags) -> Answer<()>;
@@ -57,12 +59,13 @@ pub(crate) trait Served: Send + Sync + 'static {
     /// Makes a file, or opens the one that is there, unless `flags` has `O_EXCL`.
     fn create(
         &self,
-        by: &Request,
+        by: &Caller,
         place: Place<'_>,
         mode: u32,
         flags: i32,
     ) -> Answer<(FileAttr, u64)>;
-    fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()>;
+    /// Answers with what there is of so many bytes, by [`Unanswered::fill`] or by [`Unanswered::send`], whichever takes the fewer copies.
+    fn read(&self, at: Part, len: usize, to: Unanswered);
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32>;
     /// A descriptor has been closed.
     fn flush(&self, handle: u64) -> Answer<()>;

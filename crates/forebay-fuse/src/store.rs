@@ -10,12 +10,11 @@
 mod served;
 
 use forebay_pmem::{Attributes, BLOCK, Creator, SetTime, Store, Time};
-use fuser::{FileAttr, INodeNo, Request, TimeOrNow};
-use rustix::fs::FileType;
 
-use crate::changes::{Changes, timespec_of};
+use crate::attributes::{self, FileAttr, NewTime};
+use crate::caller::Caller;
+use crate::changes::Changes;
 use crate::contents::{SET_GROUP, SET_USER, without_privileges};
-use crate::directory::{kind_of, time};
 use crate::failed::{Answer, Failed};
 
 /// Rights that a program has when it is executed.
@@ -87,46 +86,44 @@ impl Stored {
     }
 }
 
-fn set_time(time: TimeOrNow) -> SetTime {
+fn set_time(time: NewTime) -> SetTime {
     match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => {
-            let time = timespec_of(time);
-            SetTime::To(Time {
-                seconds: time.tv_sec,
-                nanoseconds: time.tv_nsec as u32,
-            })
-        }
+        NewTime::Now => SetTime::Now,
+        NewTime::At(time) => SetTime::To(Time {
+            seconds: time.seconds,
+            nanoseconds: time.nanoseconds,
+        }),
     }
 }
 
 /// The maker of a file; the kernel has taken the umask off.
-fn creator(by: &Request, mode: u32) -> Creator {
+fn creator(by: &Caller, mode: u32) -> Creator {
     Creator {
-        uid: by.uid(),
-        gid: by.gid(),
+        uid: by.uid,
+        gid: by.gid,
         mode,
     }
 }
 
 fn told(of: &Attributes) -> FileAttr {
-    let at = |moment: Time| time(moment.seconds, moment.nanoseconds.into());
+    let at = |moment: Time| attributes::Time {
+        seconds: moment.seconds,
+        nanoseconds: moment.nanoseconds,
+    };
     FileAttr {
-        ino: INodeNo(of.inode),
+        number: of.inode,
         size: of.size,
         blocks: of.blocks,
-        atime: at(of.accessed),
-        mtime: at(of.modified),
-        ctime: at(of.changed),
-        crtime: at(of.born),
-        kind: kind_of(FileType::from_raw_mode(of.mode)),
-        perm: (of.mode & 0o7777) as u16,
-        nlink: of.links,
+        accessed: at(of.accessed),
+        modified: at(of.modified),
+        changed: at(of.changed),
+        born: Some(at(of.born)),
+        mode: of.mode,
+        links: of.links,
         uid: of.uid,
         gid: of.gid,
-        rdev: of.device,
-        blksize: BLOCK as u32,
-        flags: 0,
+        device: of.device,
+        block_size: BLOCK as u32,
     }
 }
 

@@ -1,10 +1,13 @@
 //! How requests come to a mount and answers go: by reading and writing `/dev/fuse` ([`device`]).
 
 pub(crate) mod device;
+pub(crate) mod init;
+pub(crate) mod threads;
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use crate::failed::{Answer, Failed};
 use crate::wire;
 use device::Device;
 
@@ -43,9 +46,8 @@ impl Unanswered {
         }
     }
 
-    /// The request fails; `errno` is positive.
-    pub(crate) fn fail(mut self, errno: i32) {
-        self.send_now(errno, &[]);
+    pub(crate) fn fail(mut self, failed: Failed) {
+        self.send_now(failed.0, &[]);
     }
 
     /// Sends bytes that lie in one or more places.
@@ -54,11 +56,11 @@ impl Unanswered {
     }
 
     /// Sends bytes that `fill` puts into memory of `bytes`: it says how many they are, or why the request fails.
-    pub(crate) fn fill(mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+    pub(crate) fn fill(mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> Answer<usize>) {
         match &self.to {
             Some(To::Device(_)) => device::with_buffer(bytes, |memory| match fill(memory) {
                 Ok(filled) => self.send_now(0, &[IoSlice::new(&memory[..filled])]),
-                Err(errno) => self.send_now(errno, &[]),
+                Err(failed) => self.send_now(failed.0, &[]),
             }),
             None => {}
         }

@@ -31,7 +31,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers!(u8 u16 u32 i32 u64 i64);
+numbers!(u16 u32 i32 u64 i64);
 
 impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
     const SIZE: usize = T::SIZE * N;
@@ -51,6 +51,15 @@ impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
     }
 }
 
+/// Nothing.
+impl Field for () {
+    const SIZE: usize = 0;
+
+    fn from_wire(_bytes: &[u8]) -> Self {}
+
+    fn to_wire(&self, _bytes: &mut [u8]) {}
+}
+
 /// Declares structures: their fields in the protocol's order, and with them their size, how they are read and how they are written.
 macro_rules! structures {
     ($($(#[$about:meta])* $name:ident { $($(#[$of:meta])* $field:ident: $kind:ty,)* })*) => {$(
@@ -60,7 +69,7 @@ macro_rules! structures {
             $($(#[$of])* pub(crate) $field: $kind,)*
         }
 
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "some are only read here, some only written")]
         impl $name {
             pub(crate) const SIZE: usize = 0 $(+ <$kind as Field>::SIZE)*;
 

@@ -4,25 +4,24 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, StatVfs};
 
 use super::Directory;
+use crate::attributes::FileAttr;
+use crate::caller::Caller;
 use crate::changes::Changes;
 use crate::contents::{Manner, Part};
 use crate::failed::Answer;
 use crate::names::{Listed, Special};
 use crate::served::{Place, Served};
+use crate::transport::Unanswered;
+use crate::wire::{init, opened};
 
 impl Served for Directory {
     const ALONE: bool = false;
-    const ALSO: &'static [InitFlags] = &[
-        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        InitFlags::FUSE_POSIX_ACL,
-    ];
+    const ALSO: u64 = init::DIRECT_IO_ALLOW_MMAP | init::POSIX_ACL;
     /// No copies of files in the kernel; several threads may write one file at once.
-    const AS_OPENED: FopenFlags =
-        FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+    const AS_OPENED: u32 = opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES;
 
     fn believed(&self) -> Duration {
         self.believed
@@ -44,15 +43,15 @@ impl Served for Directory {
         Directory::change(self, number, changes)
     }
 
-    fn make_directory(&self, by: &Request, place: Place<'_>, mode: u32) -> Answer<FileAttr> {
+    fn make_directory(&self, by: &Caller, place: Place<'_>, mode: u32) -> Answer<FileAttr> {
         Directory::make_directory(self, by, place, mode)
     }
 
-    fn make_special(&self, by: &Request, place: Place<'_>, special: &Special) -> Answer<FileAttr> {
+    fn make_special(&self, by: &Caller, place: Place<'_>, special: &Special) -> Answer<FileAttr> {
         Directory::make_special(self, by, place, special)
     }
 
-    fn make_symlink(&self, by: &Request, place: Place<'_>, target: &Path) -> Answer<FileAttr> {
+    fn make_symlink(&self, by: &Caller, place: Place<'_>, target: &Path) -> Answer<FileAttr> {
         Directory::make_symlink(self, by, place, target)
     }
 
@@ -94,7 +93,7 @@ impl Served for Directory {
 
     fn create(
         &self,
-        by: &Request,
+        by: &Caller,
         place: Place<'_>,
         mode: u32,
         flags: i32,
@@ -102,8 +101,8 @@ impl Served for Directory {
         Directory::create(self, by, place, mode, flags)
     }
 
-    fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
-        Directory::read(self, at, len, give)
+    fn read(&self, at: Part, len: usize, to: Unanswered) {
+        to.fill(len, |memory| Directory::read(self, at, memory));
     }
 
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {

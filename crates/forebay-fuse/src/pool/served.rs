@@ -1,6 +1,7 @@
 //! A pool, as requests need it.
 
 use std::ffi::OsStr;
+use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,15 +9,18 @@ use std::time::Duration;
 
 use forebay_pool::client::{Entry, Facts, Failure, Kind};
 use forebay_pool::ids::File;
-use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, RenameFlags, StatVfs, StatVfsMountFlags};
 
 use super::{Listing, Pooled, kind_of, told};
+use crate::attributes::FileAttr;
+use crate::caller::Caller;
 use crate::changes::Changes;
 use crate::contents::{Manner, Part, copy_pieces};
 use crate::failed::{Answer, Failed, there_already};
 use crate::names::{Listed, Special};
 use crate::served::{Place, Served};
+use crate::transport::Unanswered;
+use crate::wire::{init, opened};
 
 /// Bytes of a symbolic link at most.
 const TARGET_MAX: u64 = 4095;
@@ -28,7 +32,7 @@ const LOOKS_MAX: usize = 16;
 impl Pooled {
     fn make(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): Place<'_>,
         (kind, bytes): (Kind, &[u8]),
         mode: u32,
@@ -46,7 +50,7 @@ impl Pooled {
     /// As [`Pooled::make`]; what is there already is an error.
     fn make_new(
         &self,
-        by: &Request,
+        by: &Caller,
         place: Place<'_>,
         what: (Kind, &[u8]),
         mode: u32,
@@ -60,10 +64,9 @@ impl Pooled {
 
 impl Served for Pooled {
     const ALONE: bool = false;
-    const ALSO: &'static [InitFlags] = &[InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP];
+    const ALSO: u64 = init::DIRECT_IO_ALLOW_MMAP;
     /// No copies of files in the kernel; several threads may write one file at once.
-    const AS_OPENED: FopenFlags =
-        FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+    const AS_OPENED: u32 = opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES;
 
     fn believed(&self) -> Duration {
         self.believed
@@ -106,18 +109,18 @@ impl Served for Pooled {
         self.changed(number, changes)
     }
 
-    fn make_directory(&self, by: &Request, place: Place<'_>, mode: u32) -> Answer<FileAttr> {
+    fn make_directory(&self, by: &Caller, place: Place<'_>, mode: u32) -> Answer<FileAttr> {
         self.told(self.make_new(by, place, (Kind::Directory, &[]), mode)?)
     }
 
-    fn make_special(&self, by: &Request, place: Place<'_>, special: &Special) -> Answer<FileAttr> {
+    fn make_special(&self, by: &Caller, place: Place<'_>, special: &Special) -> Answer<FileAttr> {
         if special.mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Failed(libc::EOPNOTSUPP));
         }
         self.told(self.make_new(by, place, (Kind::File, &[]), special.mode)?)
     }
 
-    fn make_symlink(&self, by: &Request, place: Place<'_>, target: &Path) -> Answer<FileAttr> {
+    fn make_symlink(&self, by: &Caller, place: Place<'_>, target: &Path) -> Answer<FileAttr> {
         let target = target.as_os_str().as_bytes();
         let file = self.make_new(by, place, (Kind::Symlink, target), 0o777)?;
         // In the home as well, if there is one.
@@ -228,7 +231,7 @@ impl Served for Pooled {
 
     fn create(
         &self,
-        by: &Request,
+        by: &Caller,
         place: Place<'_>,
         mode: u32,
         flags: i32,
@@ -241,9 +244,11 @@ impl Served for Pooled {
         Ok((told, self.open(file.0, flags)?))
     }
 
-    fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
-        give(&self.files.read(File(at.handle), at.offset, len.into())?);
-        Ok(())
+    fn read(&self, at: Part, len: usize, to: Unanswered) {
+        match self.files.read(File(at.handle), at.offset, len as u64) {
+            Ok(bytes) => to.send(&[IoSlice::new(&bytes)]),
+            Err(error) => to.fail(error.into()),
+        }
     }
 
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {

@@ -1,22 +1,25 @@
 //! A store, as requests need it.
 
 use std::ffi::OsStr;
+use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
 use forebay::sys::extents::STORE_SPACE_MAX;
 use forebay_pmem::{Errno, OnExisting, ROOT, Whence};
-use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, FileType, RenameFlags, StatVfs, StatVfsMountFlags};
 
 use super::{Stored, creator, told};
+use crate::attributes::FileAttr;
+use crate::caller::Caller;
 use crate::changes::Changes;
 use crate::contents::{Manner, Part};
-use crate::directory::kind_of;
 use crate::failed::{Answer, Failed, there_already};
 use crate::names::{Listed, Special};
 use crate::served::{Place, Served};
+use crate::transport::Unanswered;
+use crate::wire::{init, opened};
 
 /// Nobody else changes anything, and what the kernel changes it knows.
 const BELIEVED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -25,8 +28,8 @@ const KEPT: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 impl Served for Stored {
     const ALONE: bool = true;
-    const ALSO: &'static [InitFlags] = &[InitFlags::FUSE_CACHE_SYMLINKS];
-    const AS_OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_NOFLUSH);
+    const ALSO: u64 = init::CACHE_SYMLINKS;
+    const AS_OPENED: u32 = opened::KEEP_CACHE | opened::NOFLUSH;
 
     fn believed(&self) -> Duration {
         BELIEVED
@@ -50,7 +53,7 @@ impl Served for Stored {
 
     fn make_directory(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): Place<'_>,
         mode: u32,
     ) -> Answer<FileAttr> {
@@ -61,7 +64,7 @@ impl Served for Stored {
 
     fn make_special(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): Place<'_>,
         special: &Special,
     ) -> Answer<FileAttr> {
@@ -73,7 +76,7 @@ impl Served for Stored {
 
     fn make_symlink(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): Place<'_>,
         target: &Path,
     ) -> Answer<FileAttr> {
@@ -124,7 +127,7 @@ impl Served for Stored {
             !take(&Listed {
                 name: OsStr::from_bytes(&entry.name),
                 inode: entry.inode,
-                kind: kind_of(FileType::from_raw_mode(entry.kind)),
+                kind: FileType::from_raw_mode(entry.kind),
                 next: entry.cookie,
             })
         })?)
@@ -142,7 +145,7 @@ impl Served for Stored {
 
     fn create(
         &self,
-        by: &Request,
+        by: &Caller,
         (parent, name): Place<'_>,
         mode: u32,
         flags: i32,
@@ -155,15 +158,16 @@ impl Served for Stored {
             errno => errno.into(),
         })?;
         let found = self.look_up(parent, name)?;
-        let handle = self.open(found.ino.0, flags)?;
+        let handle = self.open(found.number, flags)?;
         Ok((found, handle))
     }
 
-    fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
+    fn read(&self, at: Part, len: usize, to: Unanswered) {
         // From where the bytes lie straight to the kernel.
-        let view = self.store.view(at.handle, at.offset, len as usize)?;
-        give(&view.to_slice());
-        Ok(())
+        match self.store.view(at.handle, at.offset, len) {
+            Ok(view) => to.send(&[IoSlice::new(&view.to_slice())]),
+            Err(error) => to.fail(error.into()),
+        }
     }
 
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {

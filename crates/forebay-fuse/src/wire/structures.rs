@@ -173,6 +173,11 @@ structures! {
         open_flags: u32,
     }
 
+    CreateOut {
+        entry: EntryOut,
+        opened: OpenOut,
+    }
+
     ReadIn {
         fh: u64,
         offset: u64,
@@ -280,6 +285,12 @@ structures! {
         flags: u32,
         in_iovs: u32,
         out_iovs: u32,
+    }
+
+    /// The answer to the one `ioctl` that is served: the kernel's part, and two numbers.
+    SpaceOut {
+        about: IoctlOut,
+        range: [u64; 2],
     }
 
     CopyFileRangeIn {

@@ -1,0 +1,82 @@
+//! The threads that answer a mount's requests.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use super::Answers;
+use super::device::{Device, serve};
+use super::init::Agreed;
+
+/// Threads that serve requests: a few may wait for devices while others go on.
+const THREADS_MIN: usize = 8;
+const THREADS_MAX: usize = 32;
+
+/// All of them, until the mount ends. Whoever drops this leaves them to it.
+pub(crate) struct Threads(JoinHandle<io::Result<()>>);
+
+impl Threads {
+    /// Begins to answer.
+    ///
+    /// # Errors
+    /// The system's: there is no thread to be had.
+    pub(crate) fn begin(
+        device: Arc<Device>,
+        agreed: Agreed,
+        answers: impl Answers,
+    ) -> io::Result<Self> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let count = (cores * 2).clamp(THREADS_MIN, THREADS_MAX);
+        let all = move || serve_by_threads(count, &device, agreed, &answers);
+        named().spawn(all).map(Threads)
+    }
+
+    /// Whether nothing is served any more.
+    pub(crate) fn are_over(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits until nothing is served any more. What answered is gone then.
+    ///
+    /// # Errors
+    /// Why it has ended, where not because the mount has.
+    pub(crate) fn join(self) -> io::Result<()> {
+        joined(self.0.join())
+    }
+}
+
+fn named() -> thread::Builder {
+    thread::Builder::new().name("forebay-mount".into())
+}
+
+/// This thread is one of them.
+fn serve_by_threads(
+    count: usize,
+    device: &Arc<Device>,
+    agreed: Agreed,
+    answers: &impl Answers,
+) -> io::Result<()> {
+    thread::scope(|scope| {
+        let one = |device: Arc<Device>| move || serve(&device, agreed.max_write, answers);
+        let mut others = Vec::new();
+        for _ in 1..count {
+            // Each has a queue of its own, where this user may open the device.
+            let cloned = device.cloned().map(Arc::new);
+            let own = cloned.unwrap_or_else(|_| Arc::clone(device));
+            match named().spawn_scoped(scope, one(own)) {
+                Ok(thread) => others.push(thread),
+                // Those that there are do its part.
+                Err(_) => break,
+            }
+        }
+        let mut ended = one(Arc::clone(device))();
+        for thread in others {
+            ended = ended.and(joined(thread.join()));
+        }
+        ended
+    })
+}
+
+fn joined(ended: thread::Result<io::Result<()>>) -> io::Result<()> {
+    ended.unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
+}
