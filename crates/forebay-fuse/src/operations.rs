@@ -21,6 +21,8 @@ use crate::wire::opcode::*;
 use crate::wire::{self, init};
 
 mod asked;
+#[cfg(test)]
+mod tests;
 
 use asked::Asked;
 
@@ -54,7 +56,7 @@ impl<F: Served> Serving<F> {
     fn answer_or_change(&self, operation: u32, asked: Asked<'_>, to: Unanswered) {
         match operation {
             LOOKUP => reply(to, self.look_up(asked)),
-            GETATTR => reply(to, self.told(self.0.attributes(asked.number()))),
+            GETATTR => reply(to, self.attributes(asked)),
             READLINK => match self.0.read_link(asked.number()) {
                 Ok(target) => to.send(&[std::io::IoSlice::new(&target)]),
                 Err(failed) => to.fail(failed),
@@ -135,6 +137,12 @@ impl<F: Served> Serving<F> {
     fn look_up(&self, mut asked: Asked<'_>) -> Answer<wire::EntryOut> {
         let name = asked.name()?;
         found_or_absent(&*self.0, self.0.look_up(asked.number(), name))
+    }
+
+    fn attributes(&self, asked: Asked<'_>) -> Answer<wire::AttrOut> {
+        // By which handle does not matter.
+        asked.own(wire::GetattrIn::parse)?;
+        self.told(self.0.attributes(asked.number()))
     }
 
     fn forget(&self, operation: u32, mut asked: Asked<'_>) -> Answer<()> {

@@ -280,6 +280,97 @@ impl Answered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::tests::Kernel;
+
+    fn listed(name: &str) -> Listed<'_> {
+        Listed {
+            name: name.as_ref(),
+            inode: 5,
+            kind: FileType::Directory,
+            next: 9,
+        }
+    }
+
+    /// A name of a directory as it travels: file 5, a directory, the next one at 9, zeros up to a multiple of eight bytes.
+    fn travelling(name: &[u8], zeros: usize) -> Vec<u8> {
+        let mut bytes = [5_u64, 9].map(u64::to_ne_bytes).concat();
+        bytes.extend([name.len() as u32, 4].map(u32::to_ne_bytes).concat());
+        bytes.extend(name);
+        bytes.resize(bytes.len() + zeros, 0);
+        bytes
+    }
+
+    #[test]
+    fn names_of_a_directory_are_packed_as_long_as_there_is_room() {
+        // What was there before does not travel.
+        let mut memory = [0xee; 24 + 8 + 24 + 16];
+        let mut entries = Entries::new(&mut memory);
+        assert!(!entries.add(&listed("abc"), None));
+        assert!(!entries.add(&listed("sixteen letters!"), None));
+        assert!(entries.add(&listed(""), None));
+        assert_eq!(entries.len(), memory.len());
+        let expected = [travelling(b"abc", 5), travelling(b"sixteen letters!", 0)];
+        assert_eq!(memory[..], expected.concat());
+        // One byte less, and the second one has no room.
+        let mut entries = Entries::new(&mut memory[1..]);
+        assert!(!entries.add(&listed("abc"), None));
+        assert!(entries.add(&listed("sixteen letters!"), None));
+        assert_eq!(entries.len(), 32);
+        assert!(Entries::new(&mut []).add(&listed("a"), None));
+    }
+
+    #[test]
+    fn a_name_that_is_told_with_its_file_follows_what_is_told() {
+        let told = EntryOut {
+            nodeid: 5,
+            generation: 6,
+            ..EntryOut::default()
+        };
+        let mut memory = [0xee; 128 + 32];
+        let mut entries = Entries::new(&mut memory);
+        assert!(!entries.add(&listed("a"), Some(&told)));
+        assert_eq!(entries.len(), memory.len());
+        assert_eq!(memory[..128], told.bytes());
+        assert_eq!(memory[128..], travelling(b"a", 7));
+        assert!(Entries::new(&mut memory[1..]).add(&listed("a"), Some(&told)));
+    }
+
+    #[test]
+    fn a_type_that_is_not_known_is_told_as_that() {
+        let unknown = Listed {
+            kind: FileType::Unknown,
+            ..listed("a")
+        };
+        let mut memory = [0xee; 32];
+        assert!(!Entries::new(&mut memory).add(&unknown, None));
+        assert_eq!(Dirent::parse(&memory).map(|about| about.kind), Some(0));
+    }
+
+    #[test]
+    fn bytes_are_told_or_how_many_they_are() {
+        let kernel = Kernel::new();
+        let value = |memory: &mut [u8]| match memory.len() {
+            0 => Ok(3),
+            1..3 => Err(Failed(libc::ERANGE)),
+            _ => {
+                memory[..3].copy_from_slice(b"abc");
+                Ok(3)
+            }
+        };
+        let told = |size| {
+            told_bytes(size, kernel.waits_for(1), value);
+            kernel.answered().expect("an answer")
+        };
+        let size = GetxattrOut {
+            size: 3,
+            padding: 0,
+        };
+        assert_eq!(told(0), (1, 0, size.bytes().to_vec()));
+        assert_eq!(told(2), (1, -libc::ERANGE, vec![]));
+        assert_eq!(told(3), (1, 0, b"abc".to_vec()));
+        // However much memory a program has, the longest value takes no more.
+        assert_eq!(told(u32::MAX), (1, 0, b"abc".to_vec()));
+    }
 
     /// What a listing answers of which this is told: how many names, or an error. There is room for so many.
     fn answer(told: &[Answer<()>], room: usize) -> Answer<usize> {

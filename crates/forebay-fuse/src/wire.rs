@@ -108,6 +108,8 @@ macro_rules! structures {
 }
 
 mod flags;
+#[cfg(test)]
+mod laid_out;
 pub(crate) mod opcode;
 mod structures;
 

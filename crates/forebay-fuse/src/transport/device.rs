@@ -15,8 +15,6 @@ pub(crate) const PATH: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
 const CLONE: libc::c_ulong = 0x8004_e500;
 const PAGE: usize = 4096;
-/// The kernel takes error numbers below this one; others end no request.
-const ERRNO_END: i32 = 512;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -69,10 +67,6 @@ impl Device {
 
     /// Sends an answer. One that the kernel does not take has nobody who waits for it any more.
     pub(crate) fn send(&self, unique: u64, errno: i32, parts: &[IoSlice<'_>]) {
-        let errno = match errno {
-            0..ERRNO_END => errno,
-            _ => libc::EIO,
-        };
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let header = OutHeader {
             len: (OutHeader::SIZE + bytes) as u32,
@@ -153,4 +147,20 @@ pub(crate) fn serve(
         answers.answer(request, to);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_to_write_begin_with_a_page() {
+        let mut memory = Memory::new(1 << 20);
+        let memory = memory.as_mut();
+        let heads = InHeader::SIZE + wire::WriteIn::SIZE;
+        assert_eq!(memory[heads..].as_ptr().addr() % PAGE, 0);
+        // The kernel reads to no less.
+        assert!(memory.len() >= heads + (1 << 20));
+        assert!(Memory::new(0).as_mut().len() >= heads);
+    }
 }

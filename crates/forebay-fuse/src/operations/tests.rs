@@ -1,0 +1,361 @@
+use std::fs;
+use std::time::Duration;
+
+use forebay::{Config, Session};
+
+use super::*;
+use crate::directory::{Directory, open_root};
+use crate::nodes::ROOT;
+use crate::transport::device::parsed;
+use crate::transport::tests::Kernel;
+use crate::wire::{Field, InHeader};
+
+/// A directory with a file `f`, a link `l` and a directory `d`, served.
+struct Scene {
+    serving: Serving<Directory>,
+    kernel: Kernel,
+    files: tempfile::TempDir,
+    _arenas: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new(session: &str) -> Self {
+        let (arenas, files) = (tempfile::tempdir_in("/dev/shm"), tempfile::tempdir());
+        let (arenas, files) = (arenas.expect("a directory"), files.expect("a directory"));
+        fs::write(files.path().join("f"), b"bytes").expect("written");
+        fs::create_dir(files.path().join("d")).expect("made");
+        std::os::unix::fs::symlink("f", files.path().join("l")).expect("made");
+        let mut config = Config::builder().build().expect("defaults");
+        config.session = session.into();
+        config.arena_dir = Some(arenas.path().to_owned());
+        config.memory = 32 << 20;
+        let session = Session::open(config).expect("a session");
+        let root = open_root(files.path()).expect("opened");
+        let directory = Directory::new(session, root, Duration::ZERO, 64).expect("served");
+        Scene {
+            serving: Serving(Arc::new(directory)),
+            kernel: Kernel::new(),
+            files,
+            _arenas: arenas,
+        }
+    }
+
+    /// The error that a request is answered with, and the bytes; `None` if it is not answered.
+    fn ask(&self, request: &[u8]) -> Option<(i32, Vec<u8>)> {
+        let request = parsed(request).expect("a header");
+        let to = self.kernel.waits_for(request.header.unique);
+        self.serving.answer(request, to);
+        let answered = self.kernel.answered();
+        assert_eq!(self.kernel.answered(), None, "one answer");
+        answered.map(|(unique, error, bytes)| {
+            assert_eq!(unique, request.header.unique);
+            (error, bytes)
+        })
+    }
+
+    /// Asks, and takes what is answered apart.
+    fn told<T: Field>(&self, request: &[u8]) -> T {
+        let (error, bytes) = self.ask(request).expect("an answer");
+        assert_eq!((error, bytes.len()), (0, T::SIZE));
+        T::from_wire(&bytes)
+    }
+
+    fn look_up(&self, name: &str) -> wire::EntryOut {
+        self.told(&request(LOOKUP, ROOT, &(), name.as_bytes(), 1))
+    }
+}
+
+/// A request as it comes: its header, what the operation says of itself, what follows, and zeros.
+fn request(opcode: u32, number: u64, own: &impl Field, payload: &[u8], zeros: usize) -> Vec<u8> {
+    let header = InHeader {
+        opcode,
+        unique: 7,
+        nodeid: number,
+        ..InHeader::default()
+    };
+    let mut bytes = header.bytes().to_vec();
+    bytes.resize(InHeader::SIZE + own_size(own), 0);
+    own.to_wire(&mut bytes[InHeader::SIZE..]);
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + zeros, 0);
+    bytes
+}
+
+fn own_size<T: Field>(_own: &T) -> usize {
+    T::SIZE
+}
+
+/// One request of each operation that says anything of itself, in an order in which all of them go well; with what is answered at first sight.
+fn one_of_each(scene: &Scene) -> Vec<(Vec<u8>, i32)> {
+    let file = scene.look_up("f").nodeid;
+    let flags = libc::O_RDWR;
+    let how = wire::OpenIn {
+        flags,
+        ..Default::default()
+    };
+    let fh = scene
+        .told::<wire::OpenOut>(&request(OPEN, file, &how, b"", 0))
+        .fh;
+    let listing = request(OPENDIR, ROOT, &wire::OpenIn::default(), b"", 0);
+    let names = scene.told::<wire::OpenOut>(&listing).fh;
+    let read = wire::ReadIn {
+        fh,
+        size: 100,
+        ..Default::default()
+    };
+    let list = wire::ReadIn {
+        fh: names,
+        size: 4096,
+        ..Default::default()
+    };
+    let write = wire::WriteIn {
+        fh,
+        size: 3,
+        ..Default::default()
+    };
+    let new = wire::CreateIn {
+        flags,
+        mode: 0o600,
+        ..Default::default()
+    };
+    let mode = wire::SetattrIn {
+        valid: wire::set::MODE,
+        mode: 0o640,
+        ..Default::default()
+    };
+    let special = wire::MknodIn {
+        mode: libc::S_IFIFO | 0o600,
+        ..Default::default()
+    };
+    let copied = wire::CopyFileRangeIn {
+        fh_in: fh,
+        fh_out: fh,
+        nodeid_out: file,
+        off_out: 100,
+        len: 2,
+        ..Default::default()
+    };
+    let room = wire::FallocateIn {
+        fh,
+        length: 10,
+        ..Default::default()
+    };
+    let hole = wire::LseekIn {
+        fh,
+        whence: libc::SEEK_HOLE,
+        ..Default::default()
+    };
+    let ioctl = wire::IoctlIn {
+        fh,
+        in_size: 16,
+        ..Default::default()
+    };
+    let to_root = wire::RenameIn { newdir: ROOT };
+    let exchanged = wire::Rename2In {
+        newdir: ROOT,
+        flags: libc::RENAME_EXCHANGE,
+        ..Default::default()
+    };
+    let of = |fh| wire::FsyncIn {
+        fh,
+        ..Default::default()
+    };
+    let flushed = wire::FlushIn {
+        fh,
+        ..Default::default()
+    };
+    let released = |fh| wire::ReleaseIn {
+        fh,
+        ..Default::default()
+    };
+    let linked = wire::LinkIn { oldnodeid: file };
+    let value = wire::SetxattrIn { size: 1, flags: 0 };
+    let size = wire::GetxattrIn {
+        size: 64,
+        padding: 0,
+    };
+    let nothing = wire::MkdirIn {
+        mode: 0o700,
+        umask: 0,
+    };
+    let absent = -libc::ENODATA;
+    vec![
+        (request(LOOKUP, ROOT, &(), b"f", 1), 0),
+        (
+            request(GETATTR, file, &wire::GetattrIn::default(), b"", 0),
+            0,
+        ),
+        (request(SETATTR, file, &mode, b"", 0), 0),
+        (request(READ, file, &read, b"", 0), 0),
+        (request(READDIR, ROOT, &list, b"", 0), 0),
+        (request(READDIRPLUS, ROOT, &list, b"", 0), 0),
+        (request(WRITE, file, &write, b"new", 0), 0),
+        (request(CREATE, ROOT, &new, b"c", 1), 0),
+        (request(MKNOD, ROOT, &special, b"p", 1), 0),
+        (request(MKDIR, ROOT, &nothing, b"e", 1), 0),
+        (request(SYMLINK, ROOT, &(), b"s\0there", 1), 0),
+        (request(LINK, ROOT, &linked, b"h", 1), 0),
+        (request(RENAME, ROOT, &to_root, b"h\0i", 1), 0),
+        (request(RENAME2, ROOT, &exchanged, b"i\0c", 1), 0),
+        (request(UNLINK, ROOT, &(), b"i", 1), 0),
+        (request(RMDIR, ROOT, &(), b"e", 1), 0),
+        (request(FALLOCATE, file, &room, b"", 0), 0),
+        (request(LSEEK, file, &hole, b"", 0), 0),
+        (request(COPY_FILE_RANGE, file, &copied, b"", 0), 0),
+        (request(IOCTL, file, &ioctl, &[0; 16], 0), -libc::ENOTTY),
+        (request(GETXATTR, file, &size, b"user.none", 1), absent),
+        (request(LISTXATTR, file, &size, b"", 0), 0),
+        (request(REMOVEXATTR, file, &(), b"user.none", 1), absent),
+        // The system's own answer to a name of no kind that it knows.
+        (
+            request(SETXATTR, file, &value, b"none\0v", 0),
+            -libc::EOPNOTSUPP,
+        ),
+        (request(FSYNC, file, &of(fh), b"", 0), 0),
+        (request(FSYNCDIR, ROOT, &of(names), b"", 0), 0),
+        (request(OPEN, file, &how, b"", 0), 0),
+        (request(OPENDIR, ROOT, &wire::OpenIn::default(), b"", 0), 0),
+        (request(FLUSH, file, &flushed, b"", 0), 0),
+        (request(RELEASE, file, &released(fh), b"", 0), 0),
+        (request(RELEASEDIR, ROOT, &released(names), b"", 0), 0),
+    ]
+}
+
+#[test]
+fn requests_that_are_cut_short_fail_and_change_nothing() {
+    let scene = Scene::new("cut-short");
+    for (whole, expected) in one_of_each(&scene) {
+        let operation = parsed(&whole).expect("a header").header.opcode;
+        for len in InHeader::SIZE..whole.len() {
+            let cut = scene.ask(&whole[..len]);
+            assert_eq!(cut, Some((-libc::EIO, vec![])), "{operation} cut to {len}");
+        }
+        let (error, _) = scene.ask(&whole).expect("an answer");
+        assert_eq!(error, expected, "{operation}");
+    }
+    let left = fs::read(scene.files.path().join("f")).expect("read");
+    assert_eq!(left[..5], *b"newes");
+    for len in 0..InHeader::SIZE {
+        assert!(parsed(&[0; InHeader::SIZE][..len]).is_none());
+    }
+}
+
+#[test]
+fn what_is_forgotten_needs_no_answer_even_if_it_is_cut_short() {
+    let scene = Scene::new("forgotten");
+    let file = scene.look_up("f").nodeid;
+    let once = request(FORGET, file, &wire::ForgetIn { nlookup: 1 }, b"", 0);
+    let both = wire::BatchForgetIn { count: 2, dummy: 0 };
+    let one = wire::ForgetOne {
+        nodeid: file,
+        nlookup: 1,
+    };
+    let two = [one.bytes(), one.bytes()];
+    let batch = request(BATCH_FORGET, 0, &both, two.as_flattened(), 0);
+    for whole in [once, batch] {
+        for len in InHeader::SIZE..=whole.len() {
+            assert_eq!(scene.ask(&whole[..len]), None);
+        }
+    }
+}
+
+#[test]
+fn operations_that_nobody_serves_are_refused() {
+    let scene = Scene::new("unserved");
+    // Locks, ACCESS, INTERRUPT, BMAP, POLL, TMPFILE, STATX, COPY_FILE_RANGE_64, and numbers that there are none of.
+    for opcode in [
+        31,
+        32,
+        33,
+        34,
+        36,
+        37,
+        40,
+        51,
+        52,
+        53,
+        0,
+        7,
+        99,
+        4096,
+        u32::MAX,
+    ] {
+        let answer = scene.ask(&request(opcode, ROOT, &(), &[0xff; 64], 0));
+        assert_eq!(answer, Some((-libc::ENOSYS, vec![])), "{opcode}");
+    }
+    let again = scene.ask(&request(INIT, 0, &wire::InitIn::default(), b"", 0));
+    assert_eq!(again, Some((-libc::EIO, vec![])));
+}
+
+#[test]
+fn places_and_lengths_that_no_file_has_are_refused() {
+    let scene = Scene::new("no-place");
+    let file = scene.look_up("f").nodeid;
+    let how = wire::OpenIn {
+        flags: libc::O_RDWR,
+        ..Default::default()
+    };
+    let fh = scene
+        .told::<wire::OpenOut>(&request(OPEN, file, &how, b"", 0))
+        .fh;
+    for offset in [1 << 63, u64::MAX] {
+        let read = wire::ReadIn {
+            fh,
+            offset,
+            size: 10,
+            ..Default::default()
+        };
+        let write = wire::WriteIn {
+            fh,
+            offset,
+            size: 1,
+            ..Default::default()
+        };
+        let invalid = Some((-libc::EINVAL, vec![]));
+        assert_eq!(scene.ask(&request(READ, file, &read, b"", 0)), invalid);
+        assert_eq!(scene.ask(&request(WRITE, file, &write, b"x", 0)), invalid);
+    }
+    let read = wire::ReadIn {
+        fh,
+        size: u32::MAX,
+        ..Default::default()
+    };
+    let too_much = scene.ask(&request(READ, file, &read, b"", 0));
+    assert_eq!(too_much, Some((-libc::EIO, vec![])));
+}
+
+#[test]
+fn a_time_before_1970_is_set_and_told_as_the_kernel_says_it() {
+    let scene = Scene::new("before-1970");
+    let file = scene.look_up("f").nodeid;
+    let new = wire::SetattrIn {
+        valid: wire::set::MTIME | wire::set::ATIME,
+        mtime: -2,
+        mtimensec: 500_000_000,
+        atime: -1,
+        atimensec: 1,
+        ..Default::default()
+    };
+    let told: wire::AttrOut = scene.told(&request(SETATTR, file, &new, b"", 0));
+    assert_eq!((told.attr.mtime, told.attr.mtimensec), (-2, 500_000_000));
+    assert_eq!((told.attr.atime, told.attr.atimensec), (-1, 1));
+}
+
+#[test]
+fn a_name_is_told_with_its_file() {
+    let scene = Scene::new("told");
+    let (file, directory, link) = (scene.look_up("f"), scene.look_up("d"), scene.look_up("l"));
+    for (told, kind) in [
+        (file, libc::S_IFREG),
+        (directory, libc::S_IFDIR),
+        (link, libc::S_IFLNK),
+    ] {
+        assert_eq!(told.attr.mode & libc::S_IFMT, kind);
+        assert_eq!(told.nodeid, told.attr.ino);
+    }
+    assert_eq!(file.attr.size, 5);
+    let target = scene.ask(&request(READLINK, link.nodeid, &(), b"", 0));
+    assert_eq!(target, Some((0, b"f".to_vec())));
+    let absent = scene.ask(&request(LOOKUP, ROOT, &(), b"none", 1));
+    assert_eq!(absent, Some((-libc::ENOENT, vec![])));
+}
