@@ -1,4 +1,7 @@
+//! Requests as the kernel sends them, and as it never does, to a directory.
+
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use forebay::{Config, Session};
@@ -85,46 +88,132 @@ fn own_size<T: Field>(_own: &T) -> usize {
     T::SIZE
 }
 
-/// One request of each operation that says anything of itself, in an order in which all of them go well; with what is answered at first sight.
-fn one_of_each(scene: &Scene) -> Vec<(Vec<u8>, i32)> {
-    let file = scene.look_up("f").nodeid;
-    let flags = libc::O_RDWR;
-    let how = wire::OpenIn {
-        flags,
-        ..Default::default()
-    };
-    let fh = scene
-        .told::<wire::OpenOut>(&request(OPEN, file, &how, b"", 0))
-        .fh;
-    let listing = request(OPENDIR, ROOT, &wire::OpenIn::default(), b"", 0);
-    let names = scene.told::<wire::OpenOut>(&listing).fh;
-    let read = wire::ReadIn {
-        fh,
-        size: 100,
-        ..Default::default()
-    };
-    let list = wire::ReadIn {
-        fh: names,
-        size: 4096,
-        ..Default::default()
-    };
-    let write = wire::WriteIn {
-        fh,
-        size: 3,
-        ..Default::default()
-    };
+/// What requests are about: a file with its opening, the root with its own.
+struct About {
+    file: u64,
+    fh: u64,
+    names: u64,
+}
+
+impl About {
+    fn new(scene: &Scene) -> Self {
+        let file = scene.look_up("f").nodeid;
+        let opened: wire::OpenOut = scene.told(&request(OPEN, file, &BOTH_WAYS, b"", 0));
+        let listing: wire::OpenOut = scene.told(&request(OPENDIR, ROOT, &BOTH_WAYS, b"", 0));
+        About {
+            file,
+            fh: opened.fh,
+            names: listing.fh,
+        }
+    }
+}
+
+const BOTH_WAYS: wire::OpenIn = wire::OpenIn {
+    flags: libc::O_RDWR,
+    open_flags: 0,
+};
+
+/// Requests about names, in an order in which all of them go well; with the error that is answered.
+fn about_names(about: &About) -> Vec<(Vec<u8>, i32)> {
     let new = wire::CreateIn {
-        flags,
+        flags: libc::O_RDWR,
         mode: 0o600,
         ..Default::default()
     };
+    let special = wire::MknodIn {
+        mode: libc::S_IFIFO | 0o600,
+        ..Default::default()
+    };
+    let list = wire::ReadIn {
+        fh: about.names,
+        size: 4096,
+        ..Default::default()
+    };
+    let to_root = wire::RenameIn { newdir: ROOT };
+    let exchanged = wire::Rename2In {
+        newdir: ROOT,
+        flags: libc::RENAME_EXCHANGE,
+        ..Default::default()
+    };
+    let linked = wire::LinkIn {
+        oldnodeid: about.file,
+    };
+    let directory = wire::MkdirIn {
+        mode: 0o700,
+        umask: 0,
+    };
+    let (synced, released) = synced_and_released(about.names);
+    vec![
+        (request(LOOKUP, ROOT, &(), b"f", 1), 0),
+        (request(CREATE, ROOT, &new, b"c", 1), 0),
+        (request(MKNOD, ROOT, &special, b"p", 1), 0),
+        (request(MKDIR, ROOT, &directory, b"e", 1), 0),
+        (request(SYMLINK, ROOT, &(), b"s\0there", 1), 0),
+        (request(LINK, ROOT, &linked, b"h", 1), 0),
+        (request(RENAME, ROOT, &to_root, b"h\0i", 1), 0),
+        (request(RENAME2, ROOT, &exchanged, b"i\0c", 1), 0),
+        (request(UNLINK, ROOT, &(), b"i", 1), 0),
+        (request(RMDIR, ROOT, &(), b"e", 1), 0),
+        (request(OPENDIR, ROOT, &BOTH_WAYS, b"", 0), 0),
+        (request(READDIR, ROOT, &list, b"", 0), 0),
+        (request(READDIRPLUS, ROOT, &list, b"", 0), 0),
+        (request(FSYNCDIR, ROOT, &synced, b"", 0), 0),
+        (request(RELEASEDIR, ROOT, &released, b"", 0), 0),
+    ]
+}
+
+fn synced_and_released(fh: u64) -> (wire::FsyncIn, wire::ReleaseIn) {
+    let synced = wire::FsyncIn {
+        fh,
+        ..Default::default()
+    };
+    let released = wire::ReleaseIn {
+        fh,
+        ..Default::default()
+    };
+    (synced, released)
+}
+
+/// The same about what a file is.
+fn about_attributes(about: &About) -> Vec<(Vec<u8>, i32)> {
     let mode = wire::SetattrIn {
         valid: wire::set::MODE,
         mode: 0o640,
         ..Default::default()
     };
-    let special = wire::MknodIn {
-        mode: libc::S_IFIFO | 0o600,
+    let value = wire::SetxattrIn { size: 1, flags: 0 };
+    let size = wire::GetxattrIn {
+        size: 64,
+        padding: 0,
+    };
+    let file = about.file;
+    let get = wire::GetattrIn::default();
+    let absent = -libc::ENODATA;
+    vec![
+        (request(GETATTR, file, &get, b"", 0), 0),
+        (request(SETATTR, file, &mode, b"", 0), 0),
+        (request(GETXATTR, file, &size, b"user.none", 1), absent),
+        (request(LISTXATTR, file, &size, b"", 0), 0),
+        (request(REMOVEXATTR, file, &(), b"user.none", 1), absent),
+        // The system's own answer to a name of no kind that it knows.
+        (
+            request(SETXATTR, file, &value, b"none\0v", 0),
+            -libc::EOPNOTSUPP,
+        ),
+    ]
+}
+
+/// The same about bytes.
+fn about_bytes(about: &About) -> Vec<(Vec<u8>, i32)> {
+    let &About { file, fh, .. } = about;
+    let read = wire::ReadIn {
+        fh,
+        size: 100,
+        ..Default::default()
+    };
+    let write = wire::WriteIn {
+        fh,
+        size: 3,
         ..Default::default()
     };
     let copied = wire::CopyFileRangeIn {
@@ -150,81 +239,35 @@ fn one_of_each(scene: &Scene) -> Vec<(Vec<u8>, i32)> {
         in_size: 16,
         ..Default::default()
     };
-    let to_root = wire::RenameIn { newdir: ROOT };
-    let exchanged = wire::Rename2In {
-        newdir: ROOT,
-        flags: libc::RENAME_EXCHANGE,
-        ..Default::default()
-    };
-    let of = |fh| wire::FsyncIn {
-        fh,
-        ..Default::default()
-    };
     let flushed = wire::FlushIn {
         fh,
         ..Default::default()
     };
-    let released = |fh| wire::ReleaseIn {
-        fh,
-        ..Default::default()
-    };
-    let linked = wire::LinkIn { oldnodeid: file };
-    let value = wire::SetxattrIn { size: 1, flags: 0 };
-    let size = wire::GetxattrIn {
-        size: 64,
-        padding: 0,
-    };
-    let nothing = wire::MkdirIn {
-        mode: 0o700,
-        umask: 0,
-    };
-    let absent = -libc::ENODATA;
+    let (synced, released) = synced_and_released(fh);
     vec![
-        (request(LOOKUP, ROOT, &(), b"f", 1), 0),
-        (
-            request(GETATTR, file, &wire::GetattrIn::default(), b"", 0),
-            0,
-        ),
-        (request(SETATTR, file, &mode, b"", 0), 0),
+        (request(OPEN, file, &BOTH_WAYS, b"", 0), 0),
         (request(READ, file, &read, b"", 0), 0),
-        (request(READDIR, ROOT, &list, b"", 0), 0),
-        (request(READDIRPLUS, ROOT, &list, b"", 0), 0),
         (request(WRITE, file, &write, b"new", 0), 0),
-        (request(CREATE, ROOT, &new, b"c", 1), 0),
-        (request(MKNOD, ROOT, &special, b"p", 1), 0),
-        (request(MKDIR, ROOT, &nothing, b"e", 1), 0),
-        (request(SYMLINK, ROOT, &(), b"s\0there", 1), 0),
-        (request(LINK, ROOT, &linked, b"h", 1), 0),
-        (request(RENAME, ROOT, &to_root, b"h\0i", 1), 0),
-        (request(RENAME2, ROOT, &exchanged, b"i\0c", 1), 0),
-        (request(UNLINK, ROOT, &(), b"i", 1), 0),
-        (request(RMDIR, ROOT, &(), b"e", 1), 0),
         (request(FALLOCATE, file, &room, b"", 0), 0),
         (request(LSEEK, file, &hole, b"", 0), 0),
         (request(COPY_FILE_RANGE, file, &copied, b"", 0), 0),
         (request(IOCTL, file, &ioctl, &[0; 16], 0), -libc::ENOTTY),
-        (request(GETXATTR, file, &size, b"user.none", 1), absent),
-        (request(LISTXATTR, file, &size, b"", 0), 0),
-        (request(REMOVEXATTR, file, &(), b"user.none", 1), absent),
-        // The system's own answer to a name of no kind that it knows.
-        (
-            request(SETXATTR, file, &value, b"none\0v", 0),
-            -libc::EOPNOTSUPP,
-        ),
-        (request(FSYNC, file, &of(fh), b"", 0), 0),
-        (request(FSYNCDIR, ROOT, &of(names), b"", 0), 0),
-        (request(OPEN, file, &how, b"", 0), 0),
-        (request(OPENDIR, ROOT, &wire::OpenIn::default(), b"", 0), 0),
+        (request(FSYNC, file, &synced, b"", 0), 0),
         (request(FLUSH, file, &flushed, b"", 0), 0),
-        (request(RELEASE, file, &released(fh), b"", 0), 0),
-        (request(RELEASEDIR, ROOT, &released(names), b"", 0), 0),
+        (request(RELEASE, file, &released, b"", 0), 0),
     ]
 }
 
 #[test]
 fn requests_that_are_cut_short_fail_and_change_nothing() {
     let scene = Scene::new("cut-short");
-    for (whole, expected) in one_of_each(&scene) {
+    let about = About::new(&scene);
+    let all = [
+        about_names(&about),
+        about_attributes(&about),
+        about_bytes(&about),
+    ];
+    for (whole, expected) in all.concat() {
         let operation = parsed(&whole).expect("a header").header.opcode;
         for len in InHeader::SIZE..whole.len() {
             let cut = scene.ask(&whole[..len]);
@@ -358,4 +401,47 @@ fn a_name_is_told_with_its_file() {
     assert_eq!(target, Some((0, b"f".to_vec())));
     let absent = scene.ask(&request(LOOKUP, ROOT, &(), b"none", 1));
     assert_eq!(absent, Some((-libc::ENOENT, vec![])));
+}
+
+/// The names of a listing with their files' numbers and types; each comes after so many bytes of what is told of its file.
+fn names_in(mut listing: &[u8], told: usize) -> Vec<(Vec<u8>, u64, u32)> {
+    let mut names = Vec::new();
+    while !listing.is_empty() {
+        let about = wire::Dirent::parse(&listing[told..]).expect("whole");
+        let from = told + wire::Dirent::SIZE;
+        let end = from + about.namelen as usize;
+        names.push((listing[from..end].to_vec(), about.ino, about.kind));
+        listing = &listing[end.next_multiple_of(8)..];
+    }
+    names
+}
+
+#[test]
+fn listings_of_both_kinds_say_the_same() {
+    let scene = Scene::new("listings");
+    let directory = scene.look_up("d").nodeid;
+    fs::write(scene.files.path().join("d/inner"), b"").expect("written");
+    let opened: wire::OpenOut = scene.told(&request(OPENDIR, directory, &BOTH_WAYS, b"", 0));
+    let list = wire::ReadIn {
+        fh: opened.fh,
+        size: 4096,
+        ..Default::default()
+    };
+    let listed = |operation| {
+        let listed = scene.ask(&request(operation, directory, &list, b"", 0));
+        listed.expect("an answer").1
+    };
+    let plain = names_in(&listed(READDIR), 0);
+    assert_eq!(names_in(&listed(READDIRPLUS), wire::EntryOut::SIZE), plain);
+    // The directory above is not this one.
+    let number = |name: &[u8]| {
+        plain
+            .iter()
+            .find(|(other, ..)| other == name)
+            .map(|of| of.1)
+    };
+    assert_eq!(number(b"."), Some(directory));
+    let above = fs::metadata(scene.files.path()).expect("there").ino();
+    assert_eq!(number(b".."), Some(above));
+    assert_eq!(plain.len(), 3);
 }
