@@ -1,5 +1,6 @@
 //! The kernel's requests. Each is passed on to what does the work, and its answer given back; nothing is decided here but what a mount asks of the kernel.
 
+use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl<F: Served> Serving<F> {
             LOOKUP => reply(to, self.look_up(asked)),
             GETATTR => reply(to, self.attributes(asked)),
             READLINK => match self.0.read_link(asked.number()) {
-                Ok(target) => to.send(&[std::io::IoSlice::new(&target)]),
+                Ok(target) => to.send(&[IoSlice::new(&target)]),
                 Err(failed) => to.fail(failed),
             },
             READ => self.read(asked, to),
