@@ -35,8 +35,7 @@ use crate::member::shared::Shared;
 use crate::member::{given, gone};
 use crate::memory::arena::Arena;
 use crate::memory::files::{
-    ABSENT, CLOSING, ENTERING, EXCEEDING, FileEntry, GONE, HOLEY, LIVE, STABLE, TOLD, TRUNCATING,
-    VANISHED,
+    ABSENT, ENTERING, EXCEEDING, FileEntry, GONE, HOLEY, LIVE, STABLE, TRUNCATING,
 };
 use crate::memory::threads::{self, Me, Waiting};
 use crate::sync::{Ordering, planted};
@@ -92,12 +91,7 @@ pub fn open(
             }
             match found? {
                 Found::Known(id) | Found::Entered(id) => {
-                    let flags = &me.arena.file_unchecked(id).flags;
-                    flags.fetch_and(!(VANISHED | TOLD), Ordering::AcqRel);
-                    if device.is_writable() {
-                        // Whatever its last close was, its time is not the last any more.
-                        flags.fetch_and(!CLOSING, Ordering::AcqRel);
-                    }
+                    counts::go_on(me.arena.file_unchecked(id), writes);
                     refresh_path(me, id, path);
                     if is_far(me.arena, id, device.as_ref()) {
                         reclaim(shared, me, true);

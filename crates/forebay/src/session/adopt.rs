@@ -151,6 +151,17 @@ pub struct ForGood {
     pub turns: fn(),
 }
 
+/// Whether the session manages files there, and any more.
+fn may_manage(shared: &Shared, path: &Path) -> std::result::Result<(), Unmanaged> {
+    if shared.route_for(path).name() == "kernel" || !shared.config.manages(path) {
+        return Err(Unmanaged::Route);
+    }
+    if shared.arena.superblock().has_lost_its_name() {
+        return Err(Unmanaged::Given(given::NAMELESS));
+    }
+    Ok(())
+}
+
 /// Makes or finds a file's entry while no call of the kernel's on it is under way: what the entry begins with is how the file is.
 /// `alone`: the caller has the only description of it, so that it may come back from the kernel. `None`: as for [`table::open`].
 fn enter(
@@ -259,12 +270,7 @@ impl Session {
     ) -> std::result::Result<Option<Inode>, Unmanaged> {
         let path = path_of(fd);
         let shared = &self.shared;
-        if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
-            return Err(Unmanaged::Route);
-        }
-        if shared.arena.superblock().has_lost_its_name() {
-            return Err(Unmanaged::Given(given::NAMELESS));
-        }
+        may_manage(shared, &path)?;
         let asked = stat::stat(fd).map_err(|e| Unmanaged::Failed(Error::device("stat", &e)))?;
         let hash = reached::hash(asked.device, asked.inode);
         let superblock = shared.arena.superblock();
