@@ -146,8 +146,7 @@ impl Directory {
             self.kill_privileges(&opened.plain);
         }
         let written = if how.flags & libc::O_APPEND != 0 && !how.mapped {
-            opened.file.append(bytes)?;
-            bytes.len()
+            opened.file.append_some(bytes)?.1
         } else {
             opened.file.write_at(bytes, at.offset)?
         };

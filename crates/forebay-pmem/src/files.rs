@@ -354,11 +354,20 @@ impl Open {
     /// # Errors
     /// `EBADF`, and those of [`Store::write`].
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
-        self.must_write()?;
-        match self.options.append {
-            true => Ok(self.store().append(self.inode, bytes)?.1),
-            false => self.store().write(self.inode, offset, bytes),
+        if self.options.append {
+            return self.append_some(bytes).map(|(_, written)| written);
         }
+        self.must_write()?;
+        self.store().write(self.inode, offset, bytes)
+    }
+
+    /// Writes at the end, in one piece, and says where that was, and how many bytes. Less than all where the store becomes full.
+    ///
+    /// # Errors
+    /// `EBADF`, and those of [`Store::append`].
+    pub fn append_some(&self, bytes: &[u8]) -> Result<(u64, usize)> {
+        self.must_write()?;
+        self.store().append(self.inode, bytes)
     }
 
     /// Writes at the end, in one piece, and says where that was.
@@ -366,8 +375,7 @@ impl Open {
     /// # Errors
     /// `EBADF`, those of [`Store::append`], and `ENOSPC` also after some bytes, which stay.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
-        self.must_write()?;
-        let (at, written) = self.store().append(self.inode, bytes)?;
+        let (at, written) = self.append_some(bytes)?;
         self.must(written == bytes.len(), Errno::ENOSPC)?;
         Ok(at)
     }

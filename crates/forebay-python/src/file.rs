@@ -121,6 +121,13 @@ impl NativeFile {
         self.with(py, |file| file.append(bytes))
     }
 
+    /// Writes an object's bytes at the file's end, or those of them for which there is room. Returns the offset, and how many.
+    fn append_some(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        self.with(py, |file| file.append_some(bytes))
+    }
+
     /// `fsync`, or `fdatasync`.
     fn sync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
         self.with(py, |file| {

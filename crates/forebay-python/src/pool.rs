@@ -230,6 +230,12 @@ impl NativePoolFile {
         self.writing(py, |file| file.append(bytes))
     }
 
+    /// All of them, as long as there is no error.
+    fn append_some(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
+        let len = Buffer::of(data)?.bytes().len();
+        Ok((self.append(py, data)?, len))
+    }
+
     /// What was written is at the servers, and in the pool's home if it has one.
     fn sync(&self, py: Python<'_>, _data_only: bool) -> PyResult<()> {
         self.with(py, |file| {

@@ -275,6 +275,13 @@ impl NativeStoreFile {
         self.with(py, |file| file.append(bytes))
     }
 
+    /// As of other files.
+    fn append_some(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        self.with(py, |file| file.append_some(bytes))
+    }
+
     /// Everything that was done in the store is durable.
     fn sync(&self, py: Python<'_>, _data_only: bool) -> PyResult<()> {
         self.with(py, Open::sync)

@@ -90,6 +90,49 @@ def test_modes(session, path):
             session.open(path, mode)
 
 
+# A program that appends by buffers while it may make short files only: to a plain file, one that is managed, and one that the kernel serves.
+APPENDS = """
+import io, resource, sys
+import forebay
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+def append(file):
+    limit(1_000_100)
+    file.write(b"a" * 999_990)
+    file.flush()
+    file.write(b"b" * 200)
+    try:
+        file.flush()
+    except OSError as error:
+        said = error.errno
+    limit(resource.RLIM_INFINITY)
+    # There is room for what the buffer has kept.
+    file.close()
+    return said
+
+name, folder = sys.argv[1:]
+said = {"plain": append(open(f"{folder}/plain", "ab", buffering=500_000))}
+with forebay.Session(name, memory="32MiB", dirty_bytes_max="16MiB", coherence="close", routes="kernel=kernel") as session:
+    for way in "managed", "kernel":
+        file = session.open(f"{folder}/{way}", "ab")
+        assert (file.kernel_reason is None) == (way == "managed"), file.kernel_reason
+        said[way] = append(io.BufferedWriter(file, 500_000))
+print(said)
+"""
+
+
+def test_a_buffer_appends_once_what_there_is_room_for(name, tmp_path):
+    ran = subprocess.run([sys.executable, "-c", APPENDS, name, str(tmp_path)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == f"{ {way: errno.EFBIG for way in ('plain', 'managed', 'kernel')} }\n"
+    plain = (tmp_path / "plain").read_bytes()
+    assert plain == b"a" * 999_990 + b"b" * 200
+    for way in "managed", "kernel":
+        assert (tmp_path / way).read_bytes() == plain, way
+
+
 def test_permissions(session, path):
     session.open(path, "wb", permissions=0o600).close()
     assert path.stat().st_mode & 0o777 == 0o600

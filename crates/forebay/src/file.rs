@@ -203,7 +203,7 @@ impl File {
             return Err(not_open_for("write"));
         }
         if self.appends {
-            return managed.append(bytes);
+            return managed.append(bytes).map(|(_, written)| written);
         }
         managed.hand_over(me);
         let core = &managed.core;
@@ -215,7 +215,8 @@ impl File {
         }
     }
 
-    /// Writes all bytes at the file's end, wherever that is. Returns the offset.
+    /// Writes all bytes at the file's end, wherever that is. Returns the offset. Of more than 2 GiB in a file of the kernel's, what others append may
+    /// lie in between.
     ///
     /// # Errors
     /// As for [`File::write_at`]. Bytes written before an error stay.
@@ -225,6 +226,20 @@ impl File {
         }
         match &self.kind {
             Kind::Managed(managed) => managed.append_all(bytes),
+            Kind::Kernel { file, .. } => append_all_by_kernel(file, bytes),
+        }
+    }
+
+    /// As [`File::append`], of as many bytes as there is room for. Returns the offset and how many, as [`File::write_at`] does.
+    ///
+    /// # Errors
+    /// As for [`File::write_at`]. Nothing was written then.
+    pub fn append_some(&self, bytes: &[u8]) -> Result<(u64, usize)> {
+        if !self.writable {
+            return Err(not_open_for("write"));
+        }
+        match &self.kind {
+            Kind::Managed(managed) => managed.append(bytes),
             Kind::Kernel { file, .. } => append_by_kernel(file, bytes),
         }
     }

@@ -5,6 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::scene::{Scene, closes_without_a_question};
+use crate::scene::{Scene, can_mount, closes_without_a_question};
 
 fn new(path: &std::path::Path) -> File {
     let mut options = File::options();
@@ -49,6 +50,59 @@ fn appends_of_several_programs_are_whole() {
         assert_eq!(lines.len(), 600);
         scene.end();
     }
+}
+
+/// A file system in memory over a directory, until it is dropped.
+struct Little<'a>(&'a Path);
+
+impl<'a> Little<'a> {
+    fn over(directory: &'a Path) -> Self {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "forebay-tests"]);
+        let mounted = mount.arg(directory).status().expect("it runs");
+        assert!(mounted.success(), "{mounted}");
+        Little(directory)
+    }
+}
+
+impl Drop for Little<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["--lazy"]).arg(self.0).status();
+    }
+}
+
+/// Appends until two calls in a row have failed. What the calls have answered.
+fn appended_until_full(path: &Path) -> Vec<Result<usize, Option<i32>>> {
+    let mut options = File::options();
+    let mut file = options.append(true).create(true).open(path).expect("a log");
+    let mut answers = Vec::new();
+    while !matches!(answers[..], [.., Err(_), Err(_)]) {
+        let written = file.write(&[b'x'; 100_000]);
+        answers.push(written.map_err(|error| error.raw_os_error()));
+    }
+    answers
+}
+
+/// Of an append for which the disk has room for a part only that part is written, and the call says so.
+#[test]
+fn an_append_to_a_full_disk_says_how_much_it_has_written() {
+    if !can_mount() {
+        return;
+    }
+    let mut scene = Scene::unmounted("full");
+    let directory = scene.directory.clone();
+    let little = Little::over(&directory);
+    scene.mount(&[]);
+    let (ours, plain) = scene.both("log");
+    let expected = appended_until_full(&plain);
+    assert!(expected.iter().flatten().any(|&part| part < 100_000));
+    fs::remove_file(&plain).expect("removed");
+    assert_eq!(appended_until_full(&ours), expected);
+    let written: usize = expected.iter().flatten().sum();
+    let len = fs::metadata(&ours).expect("a length").len();
+    assert_eq!(len, written as u64);
+    scene.end();
+    drop(little);
 }
 
 #[test]

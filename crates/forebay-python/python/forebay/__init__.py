@@ -308,8 +308,8 @@ class File(io.RawIOBase):
     def write(self, data: Any) -> int:
         self._must(self._writes, "write")
         if self._appends:
-            count = memoryview(data).nbytes
-            self._position = self._native.append(data) + count
+            offset, count = self._native.append_some(data)
+            self._position = offset + count
         else:
             count = self._native.write_at(data, self._position)
             self._position += count

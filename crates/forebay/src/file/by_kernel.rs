@@ -7,7 +7,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 
 use crate::error::{Error, Result};
 use crate::file::read::advise::Advise;
-use crate::sys::kernel_cache;
+use crate::sys::file::{CALL_BYTES_MAX, append};
+use crate::sys::{kernel_cache, limits};
 
 pub(super) fn not_open_for(operation: &'static str) -> Error {
     Error::Device {
@@ -75,18 +76,27 @@ pub(super) fn read_by_kernel(file: &fs::File, bytes: &mut [u8], offset: u64) -> 
     by_kernel(read, "read")
 }
 
-/// A positional write; through a description that appends it goes to the end, as with the kernel.
+/// A positional write; through a description that appends it goes to the end, as with the kernel. There a call that has written a part is the last
+/// one; of more than one call moves, others may append in between.
 pub(super) fn write_by_kernel(
     file: &fs::File,
     appends: bool,
     bytes: &[u8],
     offset: u64,
 ) -> Result<usize> {
-    if appends {
-        return append_by_kernel(file, bytes).map(|_| bytes.len());
-    }
     let written = whole(bytes.len(), |from| {
-        file.write_at(&bytes[from..], offset.saturating_add(from as u64))
+        if appends && from % CALL_BYTES_MAX != 0 {
+            return Ok(0);
+        }
+        if appends {
+            return append(file.as_fd(), &bytes[from..]).map(|(_, written)| written);
+        }
+        let at = offset.saturating_add(from as u64);
+        if from > 0 && at >= limits::look_at_file_bytes() {
+            // A part was written. For one more byte the kernel would send a signal, which it does not send with a part.
+            return Ok(0);
+        }
+        file.write_at(&bytes[from..], at)
     });
     by_kernel(written, "write")
 }
@@ -97,8 +107,22 @@ pub(super) fn gathered(buffers: &[IoSlice<'_>]) -> Vec<u8> {
     slices.concat()
 }
 
-pub(super) fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {
-    by_kernel(crate::sys::file::append(file.as_fd(), bytes), "append")
+/// Writes at the end, by one call of the kernel's. Returns where, and how many bytes: fewer than asked for where there is no room for more, and of
+/// more than 2 GiB. What others append lies before or after them.
+pub(super) fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<(u64, usize)> {
+    by_kernel(append(file.as_fd(), bytes), "append")
+}
+
+/// Writes all bytes at the end, by as many appends as that takes, and says where the first of them lies. Others may append in between.
+pub(super) fn append_all_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {
+    let (start, mut done) = append_by_kernel(file, bytes)?;
+    while done < bytes.len() {
+        match append_by_kernel(file, &bytes[done..])? {
+            (_, 0) => return Err(Error::NoSpace { what: "append" }),
+            (_, more) => done += more,
+        }
+    }
+    Ok(start)
 }
 
 pub(super) fn punch_by_kernel(file: &fs::File, offset: u64, len: u64) -> Result<()> {

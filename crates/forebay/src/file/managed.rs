@@ -1,11 +1,10 @@
 //! An open file that the engine serves: what one description has beyond what the inode has.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::by_kernel::{advise_kernel, append_by_kernel, by_kernel};
+use super::by_kernel::{advise_kernel, append_all_by_kernel, append_by_kernel};
 use super::settle;
 #[cfg(feature = "sim")]
 use super::{closing, hasten};
@@ -74,14 +73,13 @@ impl Managed {
         // SAFETY: a slice is valid for its length.
         let appended =
             match unsafe { append::append_all(core, me, bytes.as_ptr(), bytes.len(), intent) } {
-                Err(Halt::Kernel) => return append_by_kernel(&self.file, bytes),
+                Err(Halt::Kernel) => return append_all_by_kernel(&self.file, bytes),
                 result => result.map_err(Core::ended)?,
             };
         match appended.stopped {
             None => {}
             Some(Halt::Kernel) => {
-                let (rest, at) = (appended.written, appended.offset + appended.written as u64);
-                by_kernel(self.file.write_all_at(&bytes[rest..], at), "append")?;
+                append_all_by_kernel(&self.file, &bytes[appended.written..])?;
             }
             Some(halt) => return Err(Core::ended(halt)),
         }
@@ -106,18 +104,18 @@ impl Managed {
         self.intent(sequential)
     }
 
-    /// Returns the bytes written, as `write` on a description that appends does.
-    pub(super) fn append(&self, bytes: &[u8]) -> Result<usize> {
+    /// Returns where, and the bytes written, as `write` on a description that appends does.
+    pub(super) fn append(&self, bytes: &[u8]) -> Result<(u64, usize)> {
         let core = &self.core;
         let (me, sequential) = match self.append_at_once(bytes)? {
-            Ok(_) => return Ok(bytes.len()),
+            Ok(at) => return Ok((at, bytes.len())),
             Err(later) => later,
         };
         let intent = self.begin_append(me, sequential);
         // SAFETY: a slice is valid for its length.
         match unsafe { append::append(core, me, bytes.as_ptr(), bytes.len(), intent) } {
-            Err(Halt::Kernel) => append_by_kernel(&self.file, bytes).map(|_| bytes.len()),
-            result => result.map(|(_, written)| written).map_err(Core::ended),
+            Err(Halt::Kernel) => append_by_kernel(&self.file, bytes),
+            result => result.map_err(Core::ended),
         }
     }
 }

@@ -75,10 +75,10 @@ impl File {
             }
             Kind::Kernel { file, .. } => file,
         };
-        by_kernel(
-            sys::file::seek(file.as_fd(), offset, sought == Sought::Data),
-            "seek",
-        )
+        let position = by_kernel(sys::file::POSITION.lock(), "seek")?;
+        let found = sys::file::seek(file.as_fd(), offset, sought == Sought::Data);
+        drop(position);
+        by_kernel(found, "seek")
     }
 }
 

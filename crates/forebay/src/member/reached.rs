@@ -47,6 +47,11 @@ pub fn end(superblock: &Superblock, hash: u64) {
     }
 }
 
+/// The file's mark has been taken away, so that nobody is held up at it: no way begins, but whoever is about to manage the file looks anew.
+pub fn unmarked(superblock: &Superblock, hash: u64) {
+    word(superblock, hash).fetch_add(ARRIVAL, Ordering::SeqCst);
+}
+
 /// What the word said before a file's entry was made.
 pub struct Before(u64);
 

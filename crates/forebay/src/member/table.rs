@@ -35,8 +35,7 @@ use crate::member::shared::Shared;
 use crate::member::{given, gone};
 use crate::memory::arena::Arena;
 use crate::memory::files::{
-    ABSENT, CLOSING, ENTERING, EXCEEDING, FileEntry, GONE, HOLEY, LIVE, STABLE, TOLD, TRUNCATING,
-    VANISHED,
+    ABSENT, ENTERING, EXCEEDING, FileEntry, GONE, HOLEY, LIVE, STABLE, TRUNCATING,
 };
 use crate::memory::threads::{self, Me, Waiting};
 use crate::sync::{Ordering, planted};
@@ -51,20 +50,26 @@ const FAR: u32 = 64;
 /// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
 /// for entries that are not open misses it. Where whoever has that lock does not go on, it fails: the file can be the kernel's.
 ///
-/// `has_come` is asked before anybody else can find the entry: whether somebody from outside has come to the file since the caller has looked.
-/// Nobody has held him up, so what nobody else manages yet is the kernel's.
+/// `has_come` is asked before anybody else can find the entry: whether somebody from outside may have come to the file since the caller has looked.
+/// `None`: that is so, and nothing was done; the caller looks anew. On its last try it does not (`is_last`): nobody has held up who came, so what
+/// nobody else manages yet is the kernel's.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
     path: &[u8],
     has_come: &dyn Fn() -> bool,
-) -> Result<FileId> {
+    is_last: bool,
+) -> Result<Option<FileId>> {
     limits::look_at_file_bytes();
     let (mut seen, writes) = (None, device.is_writable());
     let (mut round, mut waiting) = (0, Waiting::begin());
     loop {
         if lock(me) {
+            if !is_last && has_come() {
+                unlock(me);
+                return Ok(None);
+            }
             let mut gone = Vec::new();
             let found = find_or_enter(shared, me, device, seen.as_ref(), path, &mut gone);
             let (id, added) = match &found {
@@ -86,17 +91,12 @@ pub fn open(
             }
             match found? {
                 Found::Known(id) | Found::Entered(id) => {
-                    let flags = &me.arena.file_unchecked(id).flags;
-                    flags.fetch_and(!(VANISHED | TOLD), Ordering::AcqRel);
-                    if device.is_writable() {
-                        // Whatever its last close was, its time is not the last any more.
-                        flags.fetch_and(!CLOSING, Ordering::AcqRel);
-                    }
+                    counts::go_on(me.arena.file_unchecked(id), writes);
                     refresh_path(me, id, path);
                     if is_far(me.arena, id, device.as_ref()) {
                         reclaim(shared, me, true);
                     }
-                    return Ok(id);
+                    return Ok(Some(id));
                 }
                 Found::Unseen(stat) => {
                     let holey = may_have_holes(device.as_ref(), &stat);

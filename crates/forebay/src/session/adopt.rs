@@ -31,6 +31,9 @@ use crate::sys::{lock, stat};
 /// How often a keeper is asked to write a file that others go on writing to.
 const KERNEL_TRIES: u32 = 1000;
 
+/// How often it is looked anew for who uses a file, since somebody may have come to it meanwhile.
+pub(super) const TRIES: u32 = 8;
+
 /// Why a file is not managed.
 #[derive(Debug)]
 pub enum Unmanaged {
@@ -148,8 +151,19 @@ pub struct ForGood {
     pub turns: fn(),
 }
 
+/// Whether the session manages files there, and any more.
+fn may_manage(shared: &Shared, path: &Path) -> std::result::Result<(), Unmanaged> {
+    if shared.route_for(path).name() == "kernel" || !shared.config.manages(path) {
+        return Err(Unmanaged::Route);
+    }
+    if shared.arena.superblock().has_lost_its_name() {
+        return Err(Unmanaged::Given(given::NAMELESS));
+    }
+    Ok(())
+}
+
 /// Makes or finds a file's entry while no call of the kernel's on it is under way: what the entry begins with is how the file is.
-/// `alone`: the caller has the only description of it, so that it may come back from the kernel.
+/// `alone`: the caller has the only description of it, so that it may come back from the kernel. `None`: as for [`table::open`].
 fn enter(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -157,15 +171,17 @@ fn enter(
     path: &[u8],
     alone: bool,
     has_come: &dyn Fn() -> bool,
-) -> std::result::Result<FileId, Unmanaged> {
+    is_last: bool,
+) -> std::result::Result<Option<FileId>, Unmanaged> {
     let Some(_newcomer) = Newcomer::come(me, device.caps().inode) else {
         return Err(Unmanaged::Reached);
     };
-    let id = table::open(shared, me, device, path, has_come).map_err(Unmanaged::Failed)?;
-    if alone {
+    let entered = table::open(shared, me, device, path, has_come, is_last);
+    let entered = entered.map_err(Unmanaged::Failed)?;
+    if let Some(id) = entered.filter(|_| alone) {
         table::take_back(shared, me, id, device.as_ref(), has_come);
     }
-    Ok(id)
+    Ok(entered)
 }
 
 impl Session {
@@ -221,7 +237,12 @@ impl Session {
         writable: bool,
         relocate: fn(OwnedFd) -> OwnedFd,
     ) -> std::result::Result<Inode, Unmanaged> {
-        let adopted = self.try_adopt(fd, writable, relocate);
+        let adopted = (1..=TRIES)
+            .find_map(|number| {
+                let adopted = self.try_adopt(fd, writable, relocate, number == TRIES);
+                adopted.transpose()
+            })
+            .expect("the last try says what has become of it");
         if let (true, Ok(me)) = (writable, self.shared.me()) {
             let counter = adopted
                 .as_ref()
@@ -239,20 +260,17 @@ impl Session {
         adopted
     }
 
+    /// `None`: somebody may have come meanwhile, which is to be looked at anew.
     fn try_adopt(
         &self,
         fd: BorrowedFd<'_>,
         writable: bool,
         relocate: fn(OwnedFd) -> OwnedFd,
-    ) -> std::result::Result<Inode, Unmanaged> {
+        is_last: bool,
+    ) -> std::result::Result<Option<Inode>, Unmanaged> {
         let path = path_of(fd);
         let shared = &self.shared;
-        if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
-            return Err(Unmanaged::Route);
-        }
-        if shared.arena.superblock().has_lost_its_name() {
-            return Err(Unmanaged::Given(given::NAMELESS));
-        }
+        may_manage(shared, &path)?;
         let asked = stat::stat(fd).map_err(|e| Unmanaged::Failed(Error::device("stat", &e)))?;
         let hash = reached::hash(asked.device, asked.inode);
         let superblock = shared.arena.superblock();
@@ -282,7 +300,9 @@ impl Session {
         let device: Arc<dyn DeviceFile> = Arc::new(device);
         let bytes = path.as_os_str().as_bytes();
         let has_come = || before.has_grown(superblock, hash);
-        let id = enter(shared, me, &device, bytes, alone, &has_come)?;
+        let Some(id) = enter(shared, me, &device, bytes, alone, &has_come, is_last)? else {
+            return Ok(None);
+        };
         // The process's other files flush through devices in the registry: one that cannot be written is of no use there.
         let device = if writable {
             shared.keep_device(id, device)
@@ -303,7 +323,7 @@ impl Session {
         let reason = match unreached {
             Err(error) => Unmanaged::Failed(error),
             Ok(()) if given != 0 => Unmanaged::Given(given),
-            Ok(()) => return Ok(Inode::new(core, &path)),
+            Ok(()) => return Ok(Some(Inode::new(core, &path))),
         };
         table::close(shared, id, writable);
         shared.closed(id, &core.device);

@@ -5,20 +5,31 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::device::{DeviceFile, RealFile};
+use crate::device::{DeviceFile, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::{File, OpenOptions};
 use crate::ids::FileId;
 use crate::member::gone::{Place, unless_gone};
 use crate::member::reached::Reaching;
+use crate::member::watch::Seen;
 use crate::member::{given, table};
 use crate::memory::threads::Opening;
 use crate::sync::Ordering;
 
 use super::Session;
+use super::adopt::TRIES;
 use super::standing::Newcomer;
 use crate::sys::file::path_of;
+
+/// What a file is that has been opened.
+enum Found {
+    Managed(Core, Seen),
+    /// For this reason.
+    Kernels(u32),
+    /// The kernel's, unless this process manages it already.
+    Unmanageable(KernelReason),
+}
 
 impl Session {
     /// Opens a file. One that the engine cannot manage is served by the kernel: [`File::kernel_reason`] says why.
@@ -67,44 +78,53 @@ impl Session {
             let reason = given::words(given::NAMELESS);
             return self.in_kernel(file, given::NAMELESS, reason.into(), path, options);
         }
-        let seen = self.shared.watch(file.as_fd())?;
-        let claimed = |device: RealFile| {
-            self.shared.claim(&device, path)?;
-            Ok(device)
-        };
-        // The opening says by itself whose it is, which the guard can read once its thread sleeps. This it can read before.
-        let opening = self.shared.me().ok().map(Opening::begin);
-        let device = RealFile::reopen(file.as_fd());
-        drop(opening);
-        match device.and_then(claimed) {
-            Ok(_) if seen.outside => {
-                let reason = given::words(given::OUTSIDER);
-                self.in_kernel(file, given::OUTSIDER, reason.into(), path, options)
-            }
-            Ok(device) => {
-                let has_come = || self.shared.has_come(&seen);
-                let me = self.shared.me()?;
-                let Some(newcomer) = Newcomer::come(me, seen.inode.1) else {
-                    let reason = given::words(given::REACHED);
-                    return self.in_kernel(file, given::REACHED, reason.into(), path, options);
-                };
-                let core = self.manage_device_unless(Arc::new(device), path, &has_come)?;
-                drop(newcomer);
+        let found = (1..=TRIES)
+            .find_map(|number| self.manage(&file, path, number == TRIES).transpose())
+            .expect("the last try says what has become of it");
+        match found? {
+            Found::Managed(core, seen) => {
                 let file = opened(core, file, path, options)?;
                 // A file that others have had open all along.
-                if has_come() {
+                if self.shared.has_come(&seen) {
                     self.give_to_kernel(seen.inode.0, seen.inode.1, given::OUTSIDER)?;
                 }
                 Ok(file)
             }
-            Err(reason) => match self.device_of(&file)? {
-                Some(device) => self.manage(device, file, path, options, &|| false),
+            Found::Kernels(code) => {
+                self.in_kernel(file, code, given::words(code).into(), path, options)
+            }
+            Found::Unmanageable(reason) => match self.device_of(&file)? {
+                Some(device) => opened(self.manage_device(device, path)?, file, path, options),
                 None => {
                     let reason = reason.to_string();
                     self.in_kernel(file, given::UNMANAGEABLE, reason, path, options)
                 }
             },
         }
+    }
+
+    /// Manages a file if nobody outside uses it. `None`: somebody may have come meanwhile, which is to be looked at anew.
+    fn manage(&self, file: &std::fs::File, path: &Path, is_last: bool) -> Result<Option<Found>> {
+        let seen = self.shared.watch(file.as_fd())?;
+        // The opening says by itself whose it is, which the guard can read once its thread sleeps. This it can read before.
+        let opening = self.shared.me().ok().map(Opening::begin);
+        let device = RealFile::reopen(file.as_fd());
+        drop(opening);
+        let device = device.and_then(|device| {
+            self.shared.claim(&device, path)?;
+            Ok(device)
+        });
+        let device = match device {
+            Ok(_) if seen.outside => return Ok(Some(Found::Kernels(given::OUTSIDER))),
+            Ok(device) => Arc::new(device),
+            Err(reason) => return Ok(Some(Found::Unmanageable(reason))),
+        };
+        let has_come = || self.shared.has_come(&seen);
+        let Some(_newcomer) = Newcomer::come(self.shared.me()?, seen.inode.1) else {
+            return Ok(Some(Found::Kernels(given::REACHED)));
+        };
+        let core = self.manage_device_unless(device, path, &has_come, is_last)?;
+        Ok(core.map(|core| Found::Managed(core, seen)))
     }
 
     /// The device file by which this process manages the file already, if it does.
@@ -162,18 +182,6 @@ impl Session {
         Ok(File::kernel(file, reason, reaching, path, options))
     }
 
-    fn manage(
-        &self,
-        device: Arc<dyn DeviceFile>,
-        file: std::fs::File,
-        path: &Path,
-        options: &OpenOptions,
-        has_come: &dyn Fn() -> bool,
-    ) -> Result<File> {
-        let core = self.manage_device_unless(device, path, has_come)?;
-        opened(core, file, path, options)
-    }
-
     /// Opens a device file that has no path in the file system: simulations.
     #[doc(hidden)]
     pub fn open_device(
@@ -183,31 +191,37 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<File> {
         let nothing = std::fs::File::open("/dev/null").map_err(|e| Error::device("open", &e))?;
-        self.manage(device, nothing, Path::new(name), options, &|| false)
+        let path = Path::new(name);
+        opened(self.manage_device(device, path)?, nothing, path, options)
     }
 
     /// Manages a device file: an entry in the table, a place in the registry.
     #[doc(hidden)]
     pub fn manage_device(&self, device: Arc<dyn DeviceFile>, path: &Path) -> Result<Core> {
-        self.manage_device_unless(device, path, &|| false)
+        let core = self.manage_device_unless(device, path, &|| false, true)?;
+        Ok(core.expect("nobody comes"))
     }
 
+    /// `None`: as for [`table::open`].
     pub(crate) fn manage_device_unless(
         &self,
         device: Arc<dyn DeviceFile>,
         path: &Path,
         has_come: &dyn Fn() -> bool,
-    ) -> Result<Core> {
+        is_last: bool,
+    ) -> Result<Option<Core>> {
         use std::os::unix::ffi::OsStrExt;
         let me = self.shared.me()?;
         let bytes = path.as_os_str().as_bytes();
-        let id = table::open(&self.shared, me, &device, bytes, has_come)?;
+        let Some(id) = table::open(&self.shared, me, &device, bytes, has_come, is_last)? else {
+            return Ok(None);
+        };
         let device = self.shared.keep_device(id, device);
-        Ok(Core {
+        Ok(Some(Core {
             shared: Arc::clone(&self.shared),
             id,
             device,
-        })
+        }))
     }
 }
 

@@ -145,39 +145,31 @@ pub fn read_at(fd: BorrowedFd<'_>, piece: Piece, offset: u64) -> io::Result<usiz
     })
 }
 
-/// Writes all bytes at the file's end, wherever that is, and says where. The first call decides where: what others append
-/// lies before or after all of it, unless the device takes less than everything at once, as when it is full.
-pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<u64> {
-    /// The place is told by the description's own position, which threads share.
-    static ONE_AT_A_TIME: Lock = Lock::new();
-    let piece = |from: usize| Piece {
-        ptr: bytes[from..].as_ptr().cast_mut(),
-        len: bytes.len() - from,
-    };
+/// A description's own position, which tells where an append has put its bytes. Threads share it: whoever moves it, or asks for it after
+/// a call that moves it, has this lock.
+pub static POSITION: Lock = Lock::new();
+
+/// Writes at the file's end, wherever that is, by one call. Returns where the bytes lie, and how many they are: as with `write`, fewer than
+/// asked for where there is no room for more, and [`CALL_BYTES_MAX`] at most. Where a file has no positions, as a pipe, they lie at 0.
+pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<(u64, usize)> {
     if bytes.is_empty() {
-        return Ok(super::stat::stat(fd)?.len);
+        return Ok((super::stat::stat(fd)?.len, 0));
     }
-    let (end, mut done) = {
-        let _turn = ONE_AT_A_TIME.lock()?;
-        let whole = [piece(0)];
-        let written = retry(|| {
-            let (iovecs, flags) = (as_iovecs(&whole), libc::RWF_APPEND);
-            // SAFETY: a slice is initialised and stays as it is during the call; a piece has the layout of `iovec`.
-            check_bytes(unsafe { libc::pwritev2(fd.as_raw_fd(), iovecs, 1, -1, flags) })
-        })?;
-        // SAFETY: a call on an open descriptor.
-        let end = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) };
-        let end = u64::try_from(end).map_err(|_| io::Error::last_os_error())?;
-        (end, written)
-    };
-    let start = end - done as u64;
-    while done < bytes.len() {
-        match write_at(fd, &[piece(done)], start + done as u64)? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            n => done += n,
-        }
-    }
-    Ok(start)
+    let piece = [Piece {
+        ptr: bytes.as_ptr().cast_mut(),
+        len: bytes.len().min(CALL_BYTES_MAX),
+    }];
+    let _turn = POSITION.lock()?;
+    let written = retry(|| {
+        let (iovecs, flags) = (as_iovecs(&piece), libc::RWF_APPEND);
+        // SAFETY: a slice is initialised and stays as it is during the call; a piece has the layout of `iovec`.
+        check_bytes(unsafe { libc::pwritev2(fd.as_raw_fd(), iovecs, 1, -1, flags) })
+    })?;
+    // SAFETY: a call on an open descriptor.
+    let end = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) };
+    // The bytes are written: that nobody says where is no error.
+    let end = u64::try_from(end).unwrap_or(0);
+    Ok((end.saturating_sub(written as u64), written))
 }
 
 /// `pwritev2`, at most [`PIECES_MAX`] pieces at a time; stops at the first call that moved less than

@@ -158,13 +158,11 @@ impl Guard {
         // Before the count, as for outsiders.
         let _ = gate.forget(event.file.as_fd());
         self.is_not_alone(inode);
-        let hash = reached::hash(inode.0, inode.1);
-        reached::begin(arena.superblock(), hash);
+        reached::unmarked(arena.superblock(), reached::hash(inode.0, inode.1));
         if let Some(file) = is_known() {
             let _ = gate.watch(event.file.as_fd());
             self.ask(inode, file, OPENED);
         }
-        reached::end(arena.superblock(), hash);
     }
 
     /// Whether a file has been seen unused for long enough, and has not lost its mark just now.

@@ -1,5 +1,6 @@
 //! Those who wait, as the guard's two threads see them.
 
+use std::cell::RefCell;
 use std::fs::File as Plain;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -23,6 +24,7 @@ use crate::member::{given, table};
 use crate::memory::files::EXCEEDING;
 use crate::memory::threads;
 use crate::session::Session;
+use crate::session::adopt::Unmanaged;
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
 use crate::sync::Ordering::{AcqRel, Acquire};
 use crate::sys::fanotify::{self, Group};
@@ -536,11 +538,7 @@ fn a_second_program_enters_before_the_first_has_looked() {
         return;
     };
     let (shared, guard) = (session.shared(), guard_at_work(&session));
-    let plain = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(plain.path(), [b'.'; 100_000]).expect("written");
-    let path = plain.into_temp_path();
-    let opened = Plain::options().read(true).write(true).open(&path);
-    let opened = opened.expect("opened");
+    let (path, opened, _) = unmanaged();
     let seen = shared.watch(opened.as_fd()).expect("seen");
     assert!(!seen.outside);
     // Nobody manages the file.
@@ -548,8 +546,9 @@ fn a_second_program_enters_before_the_first_has_looked() {
     guard.note_arrival(shared.arena.superblock(), seen.inode);
     let device = RealFile::reopen(opened.as_fd()).expect("a device");
     let core = session
-        .manage_device_unless(Arc::new(device), &path, &|| shared.has_come(&seen))
+        .manage_device_unless(Arc::new(device), &path, &|| shared.has_come(&seen), true)
         .expect("entered");
+    assert!(core.is_some(), "on the last try");
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     let second = session.open_file(&path, &options).expect("a file");
@@ -561,6 +560,83 @@ fn a_second_program_enters_before_the_first_has_looked() {
     let all = std::fs::read(&path).expect("read");
     assert_eq!(&all[100_000..], b"member\noutside\n");
     drop(core);
+}
+
+thread_local! {
+    /// What happens while this thread opens a file for the engine, once.
+    static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+fn meanwhile(fd: OwnedFd) -> OwnedFd {
+    if let Some(happens) = MEANWHILE.take() {
+        happens();
+    }
+    fd
+}
+
+/// A file that nobody manages, open to be managed, and its numbers.
+fn unmanaged() -> (tempfile::TempPath, Plain, (u64, u64)) {
+    let plain = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(plain.path(), [b'.'; 100_000]).expect("written");
+    let path = plain.into_temp_path();
+    let opened = Plain::options().read(true).write(true).open(&path);
+    let opened = opened.expect("opened");
+    let inode = stat::inode(opened.as_fd()).expect("numbers");
+    (path, opened, inode)
+}
+
+/// Two programs of the session open a file at once: the guard takes its mark away for the one, while the other begins to manage it, which
+/// marks it again. Nobody has come, so it is managed.
+#[test]
+fn a_file_that_loses_its_mark_meanwhile_is_managed_with_another_one() {
+    let Some((session, _)) = strict("unmarked") else {
+        return;
+    };
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    let (path, opened, inode) = unmanaged();
+    let arena = Arc::clone(&shared.arena);
+    let copy = opened.try_clone().expect("a duplicate");
+    MEANWHILE.set(Some(Box::new(move || {
+        let gate = guard.gate.as_ref().expect("it holds");
+        gate.forget(copy.as_fd()).expect("it was marked");
+        reached::unmarked(arena.superblock(), reached::hash(inode.0, inode.1));
+    })));
+    let adopted = session.adopt(opened.as_fd(), true, meanwhile);
+    let adopted = adopted.expect("managed");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let second = session.open_file(&path, &options).expect("a file");
+    assert_eq!(second.kernel_reason(), None);
+    second.append(b"member").expect("appended");
+    let mut seen = std::process::Command::new("tail");
+    let seen = seen.arg("-c7").arg(&path).output().expect("it runs");
+    assert_eq!(seen.stdout, b".member", "an outsider is held up");
+    drop((second, adopted));
+}
+
+/// A program outside opens the file meanwhile: it is seen at the next look.
+#[test]
+fn who_comes_while_a_file_begins_to_be_managed_has_it_with_the_kernel() {
+    let Some((session, _)) = strict("comes") else {
+        return;
+    };
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    let (path, opened, inode) = unmanaged();
+    let (arena, name) = (Arc::clone(&shared.arena), path.to_path_buf());
+    let (sender, outside) = channel();
+    MEANWHILE.set(Some(Box::new(move || {
+        guard.note_arrival(arena.superblock(), inode);
+        let mut sleeps = std::process::Command::new("sleep");
+        sleeps.arg("1000").stdin(Plain::open(name).expect("opened"));
+        sender.send(sleeps.spawn().expect("it runs")).expect("kept");
+    })));
+    let adopted = session.adopt(opened.as_fd(), true, meanwhile).err();
+    let mut outside = outside.recv().expect("somebody has come");
+    outside.kill().expect("killed");
+    outside.wait().expect("ended");
+    let by = matches!(adopted, Some(Unmanaged::Reached | Unmanaged::Outside));
+    assert!(by, "{adopted:?}");
+    assert_eq!(table::find(&shared.arena, inode.0, inode.1), None);
 }
 
 /// The worker is about to give space back, and waits for a program that stands in the way, when somebody is let in who has waited long enough.

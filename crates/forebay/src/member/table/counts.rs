@@ -3,7 +3,7 @@
 use super::{lock, unlock};
 use crate::ids::FileId;
 use crate::member::shared::Shared;
-use crate::memory::files::FileEntry;
+use crate::memory::files::{CLOSING, FileEntry, TOLD, VANISHED};
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
 
@@ -25,6 +25,15 @@ pub(super) fn begin(entry: &FileEntry, writes: bool) {
 /// Counts one more. Under the table lock, which is held until the caller has its lock of the kernel's as well.
 pub(super) fn add(entry: &FileEntry, writes: bool) {
     entry.openers.fetch_add(one(writes), Ordering::SeqCst);
+}
+
+/// One more has been opened: what the last close has left in the entry is over.
+pub(super) fn go_on(entry: &FileEntry, writes: bool) {
+    entry.flags.fetch_and(!(VANISHED | TOLD), Ordering::AcqRel);
+    if writes {
+        // Whatever its last close was, its time is not the last any more.
+        entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
+    }
 }
 
 /// Takes one open description of this process away. Whether it was the session's last.
