@@ -670,3 +670,50 @@ fn who_is_killed_at_taking_slots_loses_none() {
     }
     assert_eq!(slots_for_all(&mine), before);
 }
+
+/// A process whose second thread, which has a slot, executes another program. The kernel does not mark that thread's mutex.
+fn executed(session: &str) -> Worker {
+    let dir = directories().remove(0);
+    let mut worker = Worker::ready(&Spec::new(session, dir.path(), false, Work::Execute));
+    worker.go();
+    let name = format!("/proc/{}/comm", worker.pid());
+    let begun = Instant::now();
+    while std::fs::read_to_string(&name).expect("it lives") != "sleep\n" {
+        assert!(begun.elapsed() < PATIENCE, "it executes nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    worker
+}
+
+#[test]
+fn a_session_whose_last_process_executed_a_program_is_recovered() {
+    let session = session_name("executed-last");
+    let mut worker = executed(&session);
+    let config = config(&session);
+    let arena = workers::arena_path(&config);
+    let seen = forebay::session::look::look(&arena).expect("an arena");
+    let members = seen.expect("a session").members();
+    assert_eq!((members.threads, members.processes), (0, Vec::new()));
+    let report = forebay::keeper::recover::recover(&arena, &config);
+    assert!(report.expect("a report").removed);
+    worker.kill();
+    worker.end().assert_good_or_killed();
+    assert_gone(&session);
+}
+
+#[test]
+fn who_executed_a_program_is_no_member_and_has_no_slot() {
+    let session = session_name("executed");
+    let mine = Session::open(config(&session)).expect("a session");
+    let before = slots_for_all(&mine);
+    let mut worker = executed(&session);
+    assert_eq!(mine.members().processes, [std::process::id()]);
+    assert!(mine.others().is_empty());
+    let begun = Instant::now();
+    while slots_for_all(&mine) != before {
+        assert!(begun.elapsed() < PATIENCE, "its slot is lost");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    worker.kill();
+    worker.end().assert_good_or_killed();
+}

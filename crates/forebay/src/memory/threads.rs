@@ -17,6 +17,7 @@ mod opening;
 mod stops;
 mod syncs;
 mod taking;
+mod there;
 mod work;
 
 pub use calls::{calls_of, is_anybody_at_device, is_in_the_way};
@@ -29,6 +30,7 @@ pub use stops::{
     stop_session_for_rebuild,
 };
 pub use taking::{take, take_for_good};
+pub use there::{is_there, mark_who_executed};
 pub use work::{
     died_working, flushes, gate_is_abandoned, is_named, is_working, is_written_over, works_on,
 };
@@ -53,6 +55,8 @@ pub struct ThreadSlot {
     pub pid: AtomicU32,
     /// Operation word: 0, or file index + 1 with [`PARKED`] or not.
     op: AtomicU64,
+    /// The pid namespace of `pid`, where it is needed ([`is_there`]); else 0.
+    namespace: AtomicU64,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
     /// File index + 1 while the thread may have writes in flight outside an operation, or all ones while it settles an account.

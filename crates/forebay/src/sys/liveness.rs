@@ -10,6 +10,7 @@
 //! the program's own mutexes alone. libc puts its own in front.
 
 use std::cell::Cell;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
 use crate::sync::{AtomicU32, Ordering};
@@ -191,6 +192,11 @@ pub fn mark(word: &Word) {
     word.futex.store(OWNER_DIED, Ordering::Release);
 }
 
+/// As [`mark`], if the word is the living `owner`'s still.
+pub fn mark_if_of(word: &Word, owner: u32) {
+    change(word, owner, OWNER_DIED);
+}
+
 fn change(word: &Word, from: u32, to: u32) -> bool {
     let (way, else_way) = (Ordering::AcqRel, Ordering::Relaxed);
     let changed = word.futex.compare_exchange(from, to, way, else_way);
@@ -254,6 +260,18 @@ pub fn is_simulated(word: &Word) -> bool {
 /// Whether this thread holds the word, and has not been marked as dead.
 pub fn is_held_by(word: &Word, thread: u32) -> bool {
     thread != 0 && word.futex.load(Ordering::Acquire) & (OWNER | OWNER_DIED) == thread
+}
+
+/// What tells the pid namespace of the calling process from others, whose numbers say nothing here; 0 where the system does not tell.
+pub fn namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |seen| seen.ino())
+}
+
+/// Whether there is no such thread in a process of the caller's pid namespace.
+pub fn is_no_thread_of(process: u32, thread: u32) -> bool {
+    // SAFETY: takes no memory; no signal is sent, only asked whether one could be.
+    let rc = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 impl Word {

@@ -16,7 +16,7 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -59,6 +59,8 @@ pub enum Work {
     Rest,
     /// So many threads take slots and give them back, until it is killed.
     Slots { threads: usize },
+    /// A thread that has a slot, and is not the first one, executes `sleep`.
+    Execute,
     /// Does to file `me` whatever can be done, for so many milliseconds, whatever comes of it.
     Suffer { me: usize, seed: u64, ms: u64 },
 }
@@ -596,6 +598,7 @@ fn work(spec: &Spec) -> Result<(), String> {
             Ok(())
         }
         &Work::Slots { threads } => take_turns(&session, threads),
+        Work::Execute => execute(&session),
         &Work::Suffer { me, seed, ms } => suffer(&session, &spec.dir, me, seed, ms),
     }
 }
@@ -666,6 +669,17 @@ fn take_turns(session: &Session, count: usize) -> Result<(), String> {
         (0..count).for_each(|_| drop(scope.spawn(take_turns)));
     });
     Ok(())
+}
+
+fn execute(session: &Session) -> Result<(), String> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            session.shared().me().map_err(|e| e.to_string())?;
+            begin();
+            Err(Command::new("sleep").arg("600").exec().to_string())
+        });
+        thread.join().expect("no panic")
+    })
 }
 
 fn suffer(session: &Session, dir: &Path, me: usize, seed: u64, ms: u64) -> Result<(), String> {

@@ -7,6 +7,14 @@ use crate::sys::liveness::{self, Claim, Holder};
 /// Nobody else changes the slot while this lives. Should its thread die, others may claim the slot as before.
 pub(super) struct Claimed<'a>(&'a ThreadSlot);
 
+/// Who comes for a slot.
+#[derive(Clone, Copy)]
+pub(super) struct Comer {
+    pub holder: Holder,
+    /// See [`ThreadSlot::namespace`].
+    pub namespace: u64,
+}
+
 impl ThreadSlot {
     /// Claims the mutex, if the slot is in this state.
     pub(super) fn claim(&self, state: u32, holder: Holder) -> Result<Claimed<'_>, Claim> {
@@ -36,11 +44,12 @@ impl Claimed<'_> {
     }
 
     /// Begins the slot's next life, which is the caller's.
-    pub fn begin(self) {
+    pub fn begin(self, comer: Comer) {
         let slot = self.0;
         slot.end_life();
         let life = (slot.state.load(Ordering::Relaxed) & LIFE_MASK).wrapping_add(LIFE);
         slot.pid.store(std::process::id(), Ordering::Relaxed);
+        slot.namespace.store(comer.namespace, Ordering::Relaxed);
         slot.opening.store(0, Ordering::Relaxed);
         let sealed = seal(life, liveness::holder(&slot.mutex));
         slot.seal.store(sealed, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::claimed::Comer;
 use super::{TAKEN, died_working};
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
@@ -21,24 +22,30 @@ fn parts(arena: &Arena) -> [Range<u32>; 3] {
 /// With `real`, the slot's mutex is locked by the calling operating-system thread; without, the slot
 /// lives until [`slay`](super::slay) or [`release`](super::release) (simulation).
 pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
-    let holder = holder(real);
+    let comer = Comer {
+        holder: holder(real),
+        namespace: if real { liveness::namespace() } else { 0 },
+    };
     let [first, turns, last] = parts(arena);
     let all = [first, last, turns];
-    let free = all.iter().find_map(|part| take_free(arena, part, holder));
-    let inherit = || all.iter().find_map(|part| inherit(arena, part, holder));
+    let free = all.iter().find_map(|part| take_free(arena, part, comer));
+    let inherit = || all.iter().find_map(|part| inherit(arena, part, comer));
     free.or_else(|| real.then(inherit).flatten())
 }
 
 /// Takes a slot for a thread that will end without a word, so that as many of them may come as like: most keep theirs, and when
 /// these are taken, the others take turns. Whether the slot is such a one, which is to be given back as soon as the thread is not
-/// in the engine any more. `None`: all are in use at this moment.
+/// in the engine any more. `None`: all are in use at this moment. Such a thread gives its slot back before it executes a program.
 pub fn take_for_good(arena: &Arena, real: bool) -> Option<(ThreadId, bool)> {
-    let holder = holder(real);
+    let comer = Comer {
+        holder: holder(real),
+        namespace: 0,
+    };
     let [kept, turns, _] = parts(arena);
     let mut ways = [(kept, false), (turns, true)].into_iter();
     ways.find_map(|(part, for_a_turn)| {
-        let inherit = || inherit(arena, &part, holder);
-        let id = take_free(arena, &part, holder).or_else(|| real.then(inherit).flatten())?;
+        let inherit = || inherit(arena, &part, comer);
+        let id = take_free(arena, &part, comer).or_else(|| real.then(inherit).flatten())?;
         Some((id, for_a_turn))
     })
 }
@@ -52,16 +59,16 @@ fn holder(real: bool) -> Holder {
 }
 
 /// Takes a slot that nobody has, or that somebody had who died at taking it or giving it back.
-fn take_free(arena: &Arena, part: &Range<u32>, holder: Holder) -> Option<ThreadId> {
+fn take_free(arena: &Arena, part: &Range<u32>, comer: Comer) -> Option<ThreadId> {
     for index in part.clone() {
         let slot = arena.thread(ThreadId(index))?;
         let state = slot.state.load(Ordering::Relaxed);
         if state & TAKEN != 0 || !liveness::is_open(&slot.mutex) {
             continue;
         }
-        match slot.claim(state, holder) {
+        match slot.claim(state, comer.holder) {
             Ok(claimed) => {
-                claimed.begin();
+                claimed.begin(comer);
                 return Some(ThreadId(index));
             }
             Err(Claim::Refused) => return None,
@@ -73,7 +80,7 @@ fn take_free(arena: &Arena, part: &Range<u32>, holder: Holder) -> Option<ThreadI
 
 /// Takes over the slot of a thread that has died between operations and had nothing: threads of programs that the library
 /// was loaded into end without giving their slots back. What it had counted stays counted.
-fn inherit(arena: &Arena, part: &Range<u32>, holder: Holder) -> Option<ThreadId> {
+fn inherit(arena: &Arena, part: &Range<u32>, comer: Comer) -> Option<ThreadId> {
     for index in part.clone() {
         let id = ThreadId(index);
         let slot = arena.thread(id)?;
@@ -83,10 +90,10 @@ fn inherit(arena: &Arena, part: &Range<u32>, holder: Holder) -> Option<ThreadId>
         if died_working(arena, id) {
             continue;
         }
-        match slot.claim(state, holder) {
+        match slot.claim(state, comer.holder) {
             Ok(claimed) => {
                 arena.superblock().resign(id);
-                claimed.begin();
+                claimed.begin(comer);
                 return Some(id);
             }
             Err(Claim::Refused) => return None,
