@@ -267,7 +267,7 @@ impl Session {
         let Some(arena) = Self::attach(dir, config)? else {
             return Self::unfinished(&path, config);
         };
-        let dead = (1..arena.counts().threads).all(|id| threads::is_gone(&arena, ThreadId(id)));
+        let dead = !(1..arena.counts().threads).any(|id| threads::is_there(&arena, ThreadId(id)));
         let arena = if dead {
             drop(arena);
             match recover(&path, config) {

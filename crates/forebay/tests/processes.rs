@@ -10,6 +10,7 @@ mod workers;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use common::held::Held;
 use forebay::memory::threads;
@@ -20,6 +21,9 @@ use forebay_model::{
 };
 use here::directories;
 use workers::{Spec, Work, Worker, answer, bytes_of, config, plan, record, session_name};
+
+/// How long what happens soon is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Gives the files of a plan their lengths, before anybody joins.
 fn prepare(plan: &PartitionPlan, dir: &Path) {
@@ -632,4 +636,84 @@ fn a_forked_child_that_ends_leaves_its_parent_its_place() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(threads::life(me.arena, me.id), life, "it was given away");
+}
+
+/// How many slots of a session can be taken at once, once the dead are buried.
+fn slots_for_all(session: &Session) -> usize {
+    let begun = Instant::now();
+    while session.members().dead_threads != 0 {
+        assert!(begun.elapsed() < PATIENCE, "the dead are not buried");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let arena = &*session.shared().arena;
+    let ids: Vec<_> = std::iter::from_fn(|| threads::take(arena, false)).collect();
+    for &id in &ids {
+        threads::release(threads::Me { arena, id });
+    }
+    ids.len()
+}
+
+/// Programs are killed again and again while their threads take slots and give them back.
+#[test]
+fn who_is_killed_at_taking_slots_loses_none() {
+    let dir = directories().remove(0);
+    let session = session_name("slots");
+    let mine = Session::open(config(&session)).expect("a session");
+    let before = slots_for_all(&mine);
+    let work = Work::Slots { threads: 8 };
+    for round in 0..20 {
+        let mut worker = Worker::ready(&Spec::new(&session, dir.path(), false, work.clone()));
+        worker.go();
+        std::thread::sleep(Duration::from_micros(2000 + 300 * round));
+        worker.kill();
+        worker.end().assert_good_or_killed();
+    }
+    assert_eq!(slots_for_all(&mine), before);
+}
+
+/// A process whose second thread, which has a slot, executes another program. The kernel does not mark that thread's mutex.
+fn executed(session: &str) -> Worker {
+    let dir = directories().remove(0);
+    let mut worker = Worker::ready(&Spec::new(session, dir.path(), false, Work::Execute));
+    worker.go();
+    let name = format!("/proc/{}/comm", worker.pid());
+    let begun = Instant::now();
+    while std::fs::read_to_string(&name).expect("it lives") != "sleep\n" {
+        assert!(begun.elapsed() < PATIENCE, "it executes nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    worker
+}
+
+#[test]
+fn a_session_whose_last_process_executed_a_program_is_recovered() {
+    let session = session_name("executed-last");
+    let mut worker = executed(&session);
+    let config = config(&session);
+    let arena = workers::arena_path(&config);
+    let seen = forebay::session::look::look(&arena).expect("an arena");
+    let members = seen.expect("a session").members();
+    assert_eq!((members.threads, members.processes), (0, Vec::new()));
+    let report = forebay::keeper::recover::recover(&arena, &config);
+    assert!(report.expect("a report").removed);
+    worker.kill();
+    worker.end().assert_good_or_killed();
+    assert_gone(&session);
+}
+
+#[test]
+fn who_executed_a_program_is_no_member_and_has_no_slot() {
+    let session = session_name("executed");
+    let mine = Session::open(config(&session)).expect("a session");
+    let before = slots_for_all(&mine);
+    let mut worker = executed(&session);
+    assert_eq!(mine.members().processes, [std::process::id()]);
+    assert!(mine.others().is_empty());
+    let begun = Instant::now();
+    while slots_for_all(&mine) != before {
+        assert!(begun.elapsed() < PATIENCE, "its slot is lost");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    worker.kill();
+    worker.end().assert_good_or_killed();
 }

@@ -161,7 +161,8 @@ impl Core {
             0 => me.id.index() * 3,
             last => last as usize,
         };
-        let taken = arena.header_hints().take(start, claim);
+        let backed = arena.superblock().headers_backed.load(Ordering::Acquire);
+        let taken = arena.header_hints().first(backed).take(start, claim);
         if let Some(taken) = taken {
             hint.store(taken / u64::BITS, Ordering::Relaxed);
         }

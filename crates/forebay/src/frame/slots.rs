@@ -193,7 +193,9 @@ fn take_node(me: Me<'_>) -> Option<NodeId> {
                 .is_ok()
         })
     };
-    let id = NodeId(arena.node_hints().take(me.id.index(), claim)?);
+    let backed = arena.superblock().nodes_backed.load(Ordering::Acquire);
+    let free = arena.node_hints().first(backed);
+    let id = NodeId(free.take(me.id.index(), claim)?);
     let node = arena.node(id)?;
     #[cfg(feature = "sim")]
     let _quiet = crate::sim::explore::quiet();

@@ -225,7 +225,7 @@ fn lock_file(file: &fs::File, path: &Path) -> Result<fs::File> {
 fn refuse_if_alive(arena: &Arena) -> Result<()> {
     let living = (1..arena.counts().threads)
         .map(ThreadId)
-        .find(|&id| !threads::is_gone(arena, id));
+        .find(|&id| threads::is_there(arena, id));
     match living {
         None => Ok(()),
         Some(id) => {

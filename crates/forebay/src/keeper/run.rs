@@ -144,6 +144,7 @@ impl House {
             finish_unused_files(shared, me);
             self.named = follow_names(shared, me, self.named);
             vanished::tend(shared, me);
+            threads::mark_who_executed(me.arena);
             shared.unpin_dead(me);
             nameless::look(shared);
         }

@@ -27,7 +27,7 @@ pub(crate) fn members_of(arena: &Arena) -> Members {
         if threads::is_dead(arena, id) {
             members.dead_threads += 1;
         }
-        if threads::is_gone(arena, id) {
+        if !threads::is_there(arena, id) {
             continue;
         }
         let pid = arena

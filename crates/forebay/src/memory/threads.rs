@@ -1,8 +1,8 @@
 //! Thread slots: who takes part in the session, whether it lives, and what it is doing.
 //!
-//! A thread takes a slot before it touches the arena and locks the slot's robust mutex for life; when it
-//! dies the kernel marks the mutex's word, in any process and pid namespace (arena rule 4). While it
-//! works it publishes the file in its *operation word*; whoever must be alone on a file, or in the
+//! A thread takes a slot before it touches the arena. A slot *is* its robust mutex: the thread takes that first, and opens it
+//! last. When it dies in between, the kernel marks the mutex's word, in any process and pid namespace (arena rule 4), and
+//! whoever takes the mutex then sees to what is left. While a thread works it publishes the file in its *operation word*; whoever must be alone on a file, or in the
 //! session, closes a gate and waits for the words (arena rule 6). `docs/locking.md` has the reasoning.
 //!
 //! Entering pairs with closing a gate: the entering side stores its word and then loads the gate, the
@@ -10,12 +10,14 @@
 //! both sides) stands between.
 
 mod calls;
+mod claimed;
 mod dead;
 mod gate;
 mod opening;
 mod stops;
 mod syncs;
 mod taking;
+mod there;
 mod work;
 
 pub use calls::{calls_of, is_anybody_at_device, is_in_the_way};
@@ -28,6 +30,7 @@ pub use stops::{
     stop_session_for_rebuild,
 };
 pub use taking::{take, take_for_good};
+pub use there::{is_there, mark_who_executed};
 pub use work::{
     died_working, flushes, gate_is_abandoned, is_named, is_working, is_written_over, works_on,
 };
@@ -45,16 +48,15 @@ pub const COUNTERS: usize = 32;
 /// A slot, 512 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
-    /// Free, claimed, taken, or being buried and by whom; in the upper half which of the slot's lives this is.
+    /// Which of the slot's lives this is, with [`TAKEN`] while it lasts. Who has the mutex alone changes it, and
+    /// [`give_up`] for a thread that lives.
     state: AtomicU32,
     /// Process id, for people; never used as evidence of life.
     pub pid: AtomicU32,
     /// Operation word: 0, or file index + 1 with [`PARKED`] or not.
     op: AtomicU64,
-    /// Set by tests: counts as dead though its thread runs on.
-    slain: AtomicU32,
-    /// The life whose thread holds `mutex`, with [`HELD`], or has none, with [`SIMULATED`]; 0 for none.
-    has_mutex: AtomicU32,
+    /// The pid namespace of `pid`, where it is needed ([`is_there`]); else 0.
+    namespace: AtomicU64,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
     /// File index + 1 while the thread may have writes in flight outside an operation, or all ones while it settles an account.
@@ -65,6 +67,8 @@ pub struct ThreadSlot {
     pub header_hint: AtomicU32,
     /// Not 0 while the thread opens a file for the engine ([`Opening`]).
     opening: AtomicU32,
+    /// The life and the holder of `mutex`, see [`seal`]: words that were written over are no life.
+    seal: AtomicU32,
     /// What it is at a device with ([`Me::at_device`]). Nothing hangs on it but patience: no word of a simulation's.
     at_device: std::sync::atomic::AtomicU64,
     /// What it syncs ([`Me::at_sync`]). No word of a simulation's either.
@@ -76,21 +80,11 @@ pub struct ThreadSlot {
 
 const _: () = assert!(size_of::<ThreadSlot>() == 512);
 
-const FREE: u32 = 0;
+/// In a slot's state: a thread has it, or had it and is dead.
 const TAKEN: u32 = 1;
-const BURIED: u32 = 2;
-/// About to be taken, or to be free: the thread's mutex may not be locked, so its death would leave no mark, and nobody counts on
-/// it. Such a slot of the dead is lost to a session that lives on.
-const CLAIMED: u32 = 3;
-const KIND_MASK: u32 = 3;
-const BURIER_SHIFT: u32 = 2;
 /// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
-const LIFE: u32 = 1 << 16;
+const LIFE: u32 = 2;
 const LIFE_MASK: u32 = !(LIFE - 1);
-/// The thread of this life holds the slot's mutex.
-const HELD: u32 = 1;
-/// The thread of this life is not one of the operating system's: it lives until it is slain.
-const SIMULATED: u32 = 2;
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
 /// An operation on no file: as of one beyond any that there is.
@@ -126,92 +120,76 @@ pub fn release(me: Me<'_>) {
     let Some(slot) = me.arena.thread(me.id) else {
         return;
     };
-    // The mark of a death goes before the slot does.
-    let life = slot.state.load(Ordering::Relaxed) & LIFE_MASK;
-    slot.state.store(life | CLAIMED, Ordering::Release);
-    // Also where somebody has taken it for dead and buried it: this thread's list leads through it, and the arena may be unmapped.
-    if slot.has_mutex.swap(0, Ordering::AcqRel) & SIMULATED == 0 {
-        liveness::let_go(&slot.mutex);
+    if liveness::is_ours(&slot.mutex) {
+        slot.end_life();
     }
-    slot.make_free();
+    // Also where somebody has taken it for dead and buried it: this thread's list leads through it, and the arena may be unmapped.
+    liveness::let_go(&slot.mutex);
 }
 
 /// Frees the slot of a thread that lives and will not use it again: its process leaves. Not if the slot is in another life than `life` by now, or
 /// its thread has died: that others see to.
 pub(crate) fn give_up(me: Me<'_>, life: u32) {
     let slot = me.slot();
-    let claimed = life & LIFE_MASK | CLAIMED;
-    let is_its = !is_dead(me.arena, me.id)
-        && slot
-            .state
-            .compare_exchange(life | TAKEN, claimed, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
-    if is_its {
-        me.settle_owed();
-        me.arena.superblock().resign(me.id);
-        slot.has_mutex.store(0, Ordering::Release);
-        slot.make_free();
+    let owner = liveness::holder(&slot.mutex);
+    let its = life & LIFE_MASK | TAKEN;
+    if slot.state.load(Ordering::Acquire) != its || is_dead(me.arena, me.id) {
+        return;
+    }
+    me.settle_owed();
+    me.arena.superblock().resign(me.id);
+    let (way, else_way) = (Ordering::AcqRel, Ordering::Relaxed);
+    let free = life & LIFE_MASK;
+    if slot
+        .state
+        .compare_exchange(its, free, way, else_way)
+        .is_ok()
+    {
+        liveness::open_for(&slot.mutex, owner);
     }
 }
 
+/// What [`ThreadSlot::seal`] holds in a life whose thread is the holder of this number.
+fn seal(life: u32, holder: u32) -> u32 {
+    life & LIFE_MASK ^ holder
+}
+
 impl ThreadSlot {
-    /// The state word, if the slot is taken and its thread has died, or if whoever was burying it has.
-    fn ended_life(&self, arena: &Arena) -> Option<u32> {
-        let life = self.state.load(Ordering::Acquire);
-        let ended = match life & KIND_MASK {
-            TAKEN | CLAIMED => self.has_evidence(life),
-            BURIED => {
-                let burier = ThreadId((life & !LIFE_MASK) >> BURIER_SHIFT);
-                arena.thread(burier).is_none_or(|slot| slot.is_gone())
-            }
-            _ => false,
-        };
-        // What was seen is evidence of this life only if it still is this life.
-        (ended && self.state.load(Ordering::Acquire) == life).then_some(life)
-    }
-
-    /// Whether the thread of this state has died, or no thread can have put the slot into it: in a taken slot there is a mark of life first.
-    fn has_evidence(&self, state: u32) -> bool {
-        let (life, is_taken) = (state & LIFE_MASK, state & KIND_MASK == TAKEN);
-        let marked = self.has_mutex.load(Ordering::Acquire);
-        self.slain.load(Ordering::Acquire) == 1
-            || match marked ^ life {
-                HELD if is_taken => !liveness::is_held(&self.mutex),
-                HELD => liveness::owner_died(&self.mutex),
-                SIMULATED => false,
-                _ => is_taken,
-            }
-    }
-
-    /// Whether no living thread has it.
-    fn is_gone(&self) -> bool {
+    /// The state word, if the slot is taken and its thread has died, or no thread can have put the slot into this state.
+    fn ended_life(&self) -> Option<u32> {
         let state = self.state.load(Ordering::Acquire);
-        state & KIND_MASK != TAKEN || self.has_evidence(state)
+        let ended = state & TAKEN != 0 && !self.is_held_in(state);
+        // What was seen is evidence of this life only if it still is this life.
+        (ended && self.state.load(Ordering::Acquire) == state).then_some(state)
+    }
+
+    /// Whether a thread that lives has the mutex, in this life.
+    fn is_held_in(&self, state: u32) -> bool {
+        liveness::is_held(&self.mutex)
+            && self.seal.load(Ordering::Acquire) == seal(state, liveness::holder(&self.mutex))
     }
 
     fn is_taken(&self) -> bool {
-        self.state.load(Ordering::Acquire) & KIND_MASK == TAKEN
+        self.state.load(Ordering::Acquire) & TAKEN != 0
     }
 
-    /// Leaves nothing of this life, evidence of its end least of all, and lets the next begin.
-    fn make_free(&self) {
+    /// Leaves nothing of this life. Who has the mutex opens it next, or begins another.
+    fn end_life(&self) {
         self.op.store(0, Ordering::Relaxed);
         self.flushing.store(0, Ordering::Relaxed);
         self.at_device.store(0, Ordering::Relaxed);
         self.syncing.store(0, Ordering::Relaxed);
-        self.slain.store(0, Ordering::Relaxed);
         let life = self.state.load(Ordering::Relaxed) & LIFE_MASK;
-        self.state.store(life | FREE, Ordering::Release);
+        self.state.store(life, Ordering::Release);
     }
 }
 
-/// Declares a slot dead, for tests and for sessions all of whose processes are gone. One that nobody has stays free: whoever took it
-/// next would be taken for dead, and bury itself.
+/// Declares a slot dead, for tests and for sessions all of whose processes are gone. One that nobody has stays free.
 pub fn slay(arena: &Arena, id: ThreadId) {
     if let Some(slot) = arena.thread(id)
-        && slot.state.load(Ordering::Acquire) & KIND_MASK != FREE
+        && (slot.is_taken() || !liveness::is_nobodys(&slot.mutex))
     {
-        slot.slain.store(1, Ordering::Release);
+        liveness::mark(&slot.mutex);
     }
 }
 
@@ -219,7 +197,7 @@ pub fn slay(arena: &Arena, id: ThreadId) {
 pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
     arena
         .thread(id)
-        .is_none_or(|slot| slot.ended_life(arena).is_some())
+        .is_none_or(|slot| slot.ended_life().is_some())
 }
 
 /// Whether whoever is named in a lock word cannot release it: dead, or no longer there.

@@ -20,7 +20,7 @@ impl Session {
         let arena = &self.shared.arena;
         let slots = (1..arena.counts().threads).map(ThreadId);
         let living =
-            slots.filter(|&id| !threads::is_gone(arena, id) && !members::is_ours(&self.shared, id));
+            slots.filter(|&id| !members::is_ours(&self.shared, id) && threads::is_there(arena, id));
         let mut processes: Vec<_> = living
             .filter_map(|id| Some(arena.thread(id)?.pid.load(Ordering::Relaxed)))
             .collect();

@@ -10,7 +10,10 @@
 //! the program's own mutexes alone. libc puts its own in front.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, compiler_fence};
+
+use crate::sync::{AtomicU32, Ordering};
 
 // Elsewhere the node may lie at another place in a mutex, or the list have another form.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
@@ -37,6 +40,8 @@ const _: () = assert!(std::mem::offset_of!(Word, next) == NODE_AT && size_of::<W
 /// The kernel's mark in a futex word whose owner has died, and where the owner's number is (`linux/futex.h`).
 const OWNER_DIED: u32 = 0x4000_0000;
 const OWNER: u32 = 0x3fff_ffff;
+/// The owner of a word that is held for a simulated thread: no number of a thread's.
+pub const SIMULATED: u32 = OWNER;
 /// Set in the address of a node whose mutex hands its priority on.
 const FLAG: usize = 1;
 /// Mutexes of the program's that are looked through for ours, at most; the kernel stops sooner.
@@ -57,41 +62,99 @@ thread_local! {
     static MINE: Cell<[usize; MINE_MAX]> = const { Cell::new([0; MINE_MAX]) };
 }
 
+/// For whom a word is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The calling thread.
+    Thread,
+    /// One of which the kernel knows nothing: it lives until somebody says that it does not ([`mark`]).
+    Simulated,
+}
+
+/// How a [`claim`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The word is the caller's.
+    Won,
+    /// Somebody else has it.
+    Lost,
+    /// The kernel would not mark it.
+    Refused,
+}
+
 /// Holds the word for the calling thread's life. The caller owns the slot that the word is in, so nobody else changes it. `false`: the
 /// kernel would not mark it.
 pub fn hold(word: &Word) -> bool {
-    let Some(list) = List::of_this_thread() else {
-        return false;
+    let take = || {
+        word.futex.store(this_thread(), Ordering::Release);
+        true
     };
+    enlist(word, take).is_some()
+}
+
+/// Takes a word that nobody has, or the dead had, before anybody else does. It counts as a dead one's until [`bring_to_life`]; should the
+/// holder die, it is one's again.
+pub fn claim(word: &Word, holder: Holder) -> Claim {
+    let take = |owner: u32| {
+        let seen = word.futex.load(Ordering::Acquire);
+        seen & OWNER == 0 && change(word, seen, owner | OWNER_DIED)
+    };
+    let taken = match holder {
+        Holder::Thread => enlist(word, || take(this_thread())),
+        Holder::Simulated => Some(take(SIMULATED)),
+    };
+    match taken {
+        Some(true) => Claim::Won,
+        Some(false) => Claim::Lost,
+        None => Claim::Refused,
+    }
+}
+
+/// The word that the caller has claimed is a living one's from now on.
+pub fn bring_to_life(word: &Word) {
+    let owner = holder(word);
+    change(word, owner | OWNER_DIED, owner);
+}
+
+/// Has the thread's end marked in a word that it takes now. What `take` returns; `None`: the kernel would not mark it.
+fn enlist(word: &Word, take: impl FnOnce() -> bool) -> Option<bool> {
+    let list = List::of_this_thread()?;
     let mut mine = list.mine();
     let node = word.node();
     if mine.contains(&node) {
-        word.futex.store(this_thread(), Ordering::Release);
-        return true;
+        return Some(take());
     }
-    let Some(free) = mine.iter().position(|&node| node == 0) else {
-        return false;
-    };
+    let free = mine.iter().position(|&node| node == 0)?;
     let before = match free {
-        0 => list.find(list.end()),
-        _ => Some(mine[free - 1]),
+        0 => list.find(list.end())?,
+        _ => mine[free - 1],
     };
-    let Some(before) = before else {
-        return false;
-    };
-    let me = this_thread();
     list.set_pending(node);
-    word.futex.store(me, Ordering::Relaxed);
-    word.next.store(list.end() as u64, Ordering::Relaxed);
-    mine[free] = node;
-    MINE.set(mine);
-    list.link(before, node);
+    let taken = take();
+    if taken {
+        word.next.store(list.end() as u64, Ordering::Relaxed);
+        mine[free] = node;
+        MINE.set(mine);
+        list.link(before, node);
+    }
     list.set_pending(0);
-    true
+    Some(taken)
 }
 
 /// Lets go: the thread leaves in good order. Only the thread that holds the word may call this.
 pub fn let_go(word: &Word) {
+    leave(word, 0);
+}
+
+/// Lets go of a word that the caller has claimed: it is a dead one's again.
+pub fn put_back(word: &Word) {
+    leave(word, OWNER_DIED);
+}
+
+fn leave(word: &Word, to: u32) {
+    if holder(word) == SIMULATED {
+        return word.free(SIMULATED, to);
+    }
     let node = word.node();
     if let Some(list) = List::of_this_thread() {
         let mut mine = list.mine();
@@ -111,12 +174,33 @@ pub fn let_go(word: &Word) {
             mine.copy_within(at + 1.., at);
             mine[MINE_MAX - 1] = 0;
             MINE.set(mine);
-            word.free();
+            word.free(this_thread(), to);
             list.set_pending(0);
             return;
         }
     }
-    word.free();
+    word.free(this_thread(), to);
+}
+
+/// Opens a word for another thread, `owner`, which lives and has done with it. Not if it is somebody else's by now.
+pub fn open_for(word: &Word, owner: u32) {
+    change(word, owner, 0);
+}
+
+/// Says of a word what the kernel would, of an owner whose end it does not see.
+pub fn mark(word: &Word) {
+    word.futex.store(OWNER_DIED, Ordering::Release);
+}
+
+/// As [`mark`], if the word is the living `owner`'s still.
+pub fn mark_if_of(word: &Word, owner: u32) {
+    change(word, owner, OWNER_DIED);
+}
+
+fn change(word: &Word, from: u32, to: u32) -> bool {
+    let (way, else_way) = (Ordering::AcqRel, Ordering::Relaxed);
+    let changed = word.futex.compare_exchange(from, to, way, else_way);
+    changed.is_ok()
 }
 
 fn this_thread() -> u32 {
@@ -148,9 +232,46 @@ pub fn is_held(word: &Word) -> bool {
     value & OWNER != 0 && value & OWNER_DIED == 0
 }
 
+/// Whether nobody has the word, and no dead one had it last.
+pub fn is_nobodys(word: &Word) -> bool {
+    word.futex.load(Ordering::Acquire) & (OWNER | OWNER_DIED) == 0
+}
+
+/// Whether the word can be claimed now.
+pub fn is_open(word: &Word) -> bool {
+    holder(word) == 0
+}
+
+/// The number of the thread that has the word, 0 for none.
+pub fn holder(word: &Word) -> u32 {
+    word.futex.load(Ordering::Acquire) & OWNER
+}
+
+/// Whether the word is held for the calling thread, or for a simulated one.
+pub fn is_ours(word: &Word) -> bool {
+    is_held_by(word, this_thread()) || is_simulated(word)
+}
+
+/// Whether the word is held for a simulated thread.
+pub fn is_simulated(word: &Word) -> bool {
+    is_held_by(word, SIMULATED)
+}
+
 /// Whether this thread holds the word, and has not been marked as dead.
 pub fn is_held_by(word: &Word, thread: u32) -> bool {
     thread != 0 && word.futex.load(Ordering::Acquire) & (OWNER | OWNER_DIED) == thread
+}
+
+/// What tells the pid namespace of the calling process from others, whose numbers say nothing here; 0 where the system does not tell.
+pub fn namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |seen| seen.ino())
+}
+
+/// Whether there is no such thread in a process of the caller's pid namespace.
+pub fn is_no_thread_of(process: u32, thread: u32) -> bool {
+    // SAFETY: takes no memory; no signal is sent, only asked whether one could be.
+    let rc = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 impl Word {
@@ -158,11 +279,12 @@ impl Word {
         (&raw const self.next).addr()
     }
 
-    /// Not held any more, unless it is another thread's by now.
-    fn free(&self) {
-        let _ = self
-            .futex
-            .compare_exchange(this_thread(), 0, Ordering::Release, Ordering::Relaxed);
+    /// Not the owner's any more, unless it is another thread's by now.
+    fn free(&self, owner: u32, to: u32) {
+        let value = self.futex.load(Ordering::Acquire);
+        if value & OWNER == owner {
+            change(self, value, to);
+        }
     }
 }
 

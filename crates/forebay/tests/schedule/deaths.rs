@@ -1,12 +1,15 @@
 //! Deaths in the middle, with survivors who wait for what the dead held: they repair and go on.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use forebay::ids::ThreadId;
 use forebay::keeper::repair;
-use forebay::memory::threads;
+use forebay::memory::arena::Arena;
+use forebay::memory::threads::{self, Me};
 use forebay::sim;
+use forebay::sim::explore::die_after;
 use shuttle::thread::JoinHandle;
 
 use crate::explore::dice;
@@ -24,6 +27,7 @@ crate::scenarios!(
     appenders_join_during_a_rebuild,
     two_die,
     slots_of_the_dead_are_taken_again,
+    who_dies_at_slots_leaves_them_to_others,
 );
 
 /// A death at any of the first `within` accesses.
@@ -228,4 +232,61 @@ fn slots_of_the_dead_are_taken_again() {
         })
     };
     join([rescuer(), rescuer(), taker()]);
+}
+
+/// How many slots can be taken.
+fn free_slots(arena: &Arena) -> usize {
+    let ids: Vec<_> = std::iter::from_fn(|| threads::take(arena, false)).collect();
+    for &id in &ids {
+        threads::release(Me { arena, id });
+    }
+    ids.len()
+}
+
+/// Takes a slot and gives it back, a few times, and dies before its `n`-th shared access unless it has ended by then.
+fn take_turns(member: &Member, n: u64, mine: &Mutex<HashSet<ThreadId>>) {
+    let arena = member.me().arena;
+    let had = Cell::new(None);
+    let take_turns = || {
+        for _ in 0..3 {
+            let id = threads::take(arena, false).expect("a free slot");
+            had.set(Some(id));
+            assert!(
+                mine.lock().expect("no panic").insert(id),
+                "a slot has two owners"
+            );
+            assert!(!threads::is_gone(arena, id), "alive and taken for dead");
+            mine.lock().expect("no panic").remove(&id);
+            threads::release(Me { arena, id });
+            had.set(None);
+        }
+    };
+    if die_after(n, take_turns).is_none()
+        && let Some(id) = had.get()
+    {
+        mine.lock().expect("no panic").remove(&id);
+        threads::slay(arena, id);
+    }
+}
+
+/// Whoever dies while it takes a slot or gives it back leaves it to others.
+fn who_dies_at_slots_leaves_them_to_others() {
+    let world = World::new(Shape::default());
+    let arena = Arc::clone(&world.session.shared().arena);
+    let before = free_slots(&arena);
+    let mine = Arc::new(Mutex::new(HashSet::new()));
+    let taker = |n: u64| {
+        let mine = Arc::clone(&mine);
+        world.spawn(move |member| take_turns(member, n, &mine))
+    };
+    let victim = dice() % 80;
+    let _exploring = world.explore();
+    let rescuer = world.spawn(|member| {
+        for _ in 0..2 {
+            repair::if_needed(member.world.session.shared(), member.me());
+        }
+    });
+    join([taker(victim), taker(u64::MAX), rescuer]);
+    world.repair();
+    assert_eq!(free_slots(&arena), before, "a slot is lost");
 }

@@ -16,12 +16,13 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use forebay::memory::threads;
 use forebay::sim::{self, Bug};
 use forebay::{Config, OpenOptions, Session};
 use forebay_model::{
@@ -56,6 +57,10 @@ pub enum Work {
     Recover { path: PathBuf },
     /// Nothing, until its input ends.
     Rest,
+    /// So many threads take slots and give them back, until it is killed.
+    Slots { threads: usize },
+    /// A thread that has a slot, and is not the first one, executes `sleep`.
+    Execute,
     /// Does to file `me` whatever can be done, for so many milliseconds, whatever comes of it.
     Suffer { me: usize, seed: u64, ms: u64 },
 }
@@ -592,6 +597,8 @@ fn work(spec: &Spec) -> Result<(), String> {
             hear();
             Ok(())
         }
+        &Work::Slots { threads } => take_turns(&session, threads),
+        Work::Execute => execute(&session),
         &Work::Suffer { me, seed, ms } => suffer(&session, &spec.dir, me, seed, ms),
     }
 }
@@ -646,6 +653,33 @@ fn appends(session: &Session, dir: &Path, me: usize, count: usize) -> Result<(),
         }
     }
     file.close().map_err(|e| e.to_string())
+}
+
+fn take_turns(session: &Session, count: usize) -> Result<(), String> {
+    let arena = &*session.shared().arena;
+    let take_turns = || {
+        loop {
+            if let Some((id, _)) = threads::take_for_good(arena, true) {
+                threads::release(threads::Me { arena, id });
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        begin();
+        (0..count).for_each(|_| drop(scope.spawn(take_turns)));
+    });
+    Ok(())
+}
+
+fn execute(session: &Session) -> Result<(), String> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            session.shared().me().map_err(|e| e.to_string())?;
+            begin();
+            Err(Command::new("sleep").arg("600").exec().to_string())
+        });
+        thread.join().expect("no panic")
+    })
 }
 
 fn suffer(session: &Session, dir: &Path, me: usize, seed: u64, ms: u64) -> Result<(), String> {

@@ -15,6 +15,12 @@ impl<'a> Hints<'a> {
         Hints { words }
     }
 
+    /// The part of the map that has the first `count` things, in whole words: where only these have memory, to look further is in vain.
+    pub fn first(&self, count: u32) -> Hints<'a> {
+        let words = (count as usize).div_ceil(64).min(self.words.len());
+        Hints::new(&self.words[..words])
+    }
+
     /// Says that `index` is free.
     pub fn set(&self, index: u32) {
         if let Some(word) = self.words.get(index as usize / 64) {
@@ -221,6 +227,21 @@ mod tests {
                 assert!((place / WORD_BITS) < Shares::words_max(frames as usize) as u32);
             }
         }
+    }
+
+    #[test]
+    fn a_part_of_a_map_ends_where_the_rest_begins() {
+        let words: Vec<_> = (0..4).map(|_| AtomicU64::new(0)).collect();
+        let hints = Hints::new(&words);
+        [5, 70, 130].into_iter().for_each(|index| hints.set(index));
+        for start in 0..4 {
+            assert_eq!(hints.first(0).take(start, |_| true), None);
+            assert_eq!(hints.first(64).take(start, |index| index > 5), None);
+            hints.set(5);
+        }
+        assert_eq!(hints.first(65).take(1, |_| true), Some(70));
+        assert_eq!(hints.first(1000).take(2, |_| true), Some(130));
+        assert!(hints.is_set(5));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The dead: who they are, and freeing their slots. What they had at their end a repair sees to first (`keeper::repair`).
 
-use super::{BURIED, BURIER_SHIFT, LIFE_MASK, Me, is_gone};
+use super::{LIFE_MASK, Me, TAKEN, is_gone};
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::sync::Ordering;
+use crate::sys::liveness::{self, Holder};
 
 /// A thread that has died, in one life of its slot: whoever has the slot next is another, though it dies as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,34 +18,31 @@ pub struct Dead {
 pub(crate) fn bury(me: Me<'_>, dead: Dead) {
     let (arena, id) = (me.arena, dead.id);
     let Some(slot) = arena.thread(id) else { return };
-    let Some(life) = slot.ended_life(arena) else {
+    // What the dead has left was looked at in that life.
+    let state = dead.life | TAKEN;
+    let holder = if liveness::is_simulated(&me.slot().mutex) {
+        Holder::Simulated
+    } else {
+        Holder::Thread
+    };
+    if slot.ended_life() != Some(state) {
+        return;
+    }
+    let Ok(claimed) = slot.claim(state, holder) else {
         return;
     };
-    // What the dead has left was looked at in that life.
-    if life & LIFE_MASK != dead.life {
-        return;
-    }
-    let buried = life & LIFE_MASK | me.id.0 << BURIER_SHIFT | BURIED;
-    if slot
-        .state
-        .compare_exchange(life, buried, Ordering::AcqRel, Ordering::Relaxed)
-        .is_err()
-    {
-        return;
-    }
     let delta = slot.owed_delta.swap(0, Ordering::Relaxed);
     arena
         .superblock()
         .owed_pages
         .fetch_add(delta, Ordering::Relaxed);
-    slot.has_mutex.store(0, Ordering::Release);
     arena.superblock().resign(id);
-    slot.make_free();
+    claimed.free();
 }
 
 /// The thread of a slot, if the slot is taken and its thread has died.
 pub fn dead_of(arena: &Arena, id: ThreadId) -> Option<Dead> {
-    let life = arena.thread(id)?.ended_life(arena)? & LIFE_MASK;
+    let life = arena.thread(id)?.ended_life()? & LIFE_MASK;
     Some(Dead { id, life })
 }
 

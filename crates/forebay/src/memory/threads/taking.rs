@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use super::{
-    CLAIMED, FREE, HELD, KIND_MASK, LIFE, LIFE_MASK, SIMULATED, TAKEN, ThreadSlot, died_working,
-};
+use super::claimed::Comer;
+use super::{TAKEN, died_working};
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::sync::Ordering;
-use crate::sys::liveness;
+use crate::sys::liveness::{self, Claim, Holder};
 
 /// The slots by what becomes of them: the first are for whoever comes, the next are for turns, and the last are left to those who give
 /// theirs back when they leave, keepers among them. See [`take_for_good`].
@@ -23,82 +22,82 @@ fn parts(arena: &Arena) -> [Range<u32>; 3] {
 /// With `real`, the slot's mutex is locked by the calling operating-system thread; without, the slot
 /// lives until [`slay`](super::slay) or [`release`](super::release) (simulation).
 pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
+    let comer = Comer {
+        holder: holder(real),
+        namespace: if real { liveness::namespace() } else { 0 },
+    };
     let [first, turns, last] = parts(arena);
     let all = [first, last, turns];
-    let free = all.iter().find_map(|part| take_free(arena, part, real));
-    let inherit = || all.iter().find_map(|part| inherit(arena, part));
+    let free = all.iter().find_map(|part| take_free(arena, part, comer));
+    let inherit = || all.iter().find_map(|part| inherit(arena, part, comer));
     free.or_else(|| real.then(inherit).flatten())
 }
 
 /// Takes a slot for a thread that will end without a word, so that as many of them may come as like: most keep theirs, and when
 /// these are taken, the others take turns. Whether the slot is such a one, which is to be given back as soon as the thread is not
-/// in the engine any more. `None`: all are in use at this moment.
+/// in the engine any more. `None`: all are in use at this moment. Such a thread gives its slot back before it executes a program.
 pub fn take_for_good(arena: &Arena, real: bool) -> Option<(ThreadId, bool)> {
+    let comer = Comer {
+        holder: holder(real),
+        namespace: 0,
+    };
     let [kept, turns, _] = parts(arena);
     let mut ways = [(kept, false), (turns, true)].into_iter();
     ways.find_map(|(part, for_a_turn)| {
-        let inherit = || inherit(arena, &part);
-        let id = take_free(arena, &part, real).or_else(|| real.then(inherit).flatten())?;
+        let inherit = || inherit(arena, &part, comer);
+        let id = take_free(arena, &part, comer).or_else(|| real.then(inherit).flatten())?;
         Some((id, for_a_turn))
     })
 }
 
-fn take_free(arena: &Arena, part: &Range<u32>, real: bool) -> Option<ThreadId> {
+fn holder(real: bool) -> Holder {
+    if real {
+        Holder::Thread
+    } else {
+        Holder::Simulated
+    }
+}
+
+/// Takes a slot that nobody has, or that somebody had who died at taking it or giving it back.
+fn take_free(arena: &Arena, part: &Range<u32>, comer: Comer) -> Option<ThreadId> {
     for index in part.clone() {
         let slot = arena.thread(ThreadId(index))?;
-        let free = slot.state.load(Ordering::Relaxed);
-        let life = free.wrapping_add(LIFE);
-        if free & KIND_MASK != FREE
-            || slot
-                .state
-                .compare_exchange(free, life | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
-                .is_err()
-        {
+        let state = slot.state.load(Ordering::Relaxed);
+        if state & TAKEN != 0 || !liveness::is_open(&slot.mutex) {
             continue;
         }
-        return begin_life(slot, life, real).then_some(ThreadId(index));
+        match slot.claim(state, comer.holder) {
+            Ok(claimed) => {
+                claimed.begin(comer);
+                return Some(ThreadId(index));
+            }
+            Err(Claim::Refused) => return None,
+            Err(_) => {}
+        }
     }
     None
 }
 
-/// Makes a claimed slot a taken one. `life` has the slot's life in its upper half. `false`: the kernel would not say when the
-/// thread ends; the slot is free again.
-fn begin_life(slot: &ThreadSlot, life: u32, real: bool) -> bool {
-    let life = life & LIFE_MASK;
-    slot.pid.store(std::process::id(), Ordering::Relaxed);
-    slot.opening.store(0, Ordering::Relaxed);
-    if real && !liveness::hold(&slot.mutex) {
-        slot.make_free();
-        return false;
-    }
-    let how = if real { HELD } else { SIMULATED };
-    slot.has_mutex.store(life | how, Ordering::Release);
-    slot.state.store(life | TAKEN, Ordering::Release);
-    true
-}
-
 /// Takes over the slot of a thread that has died between operations and had nothing: threads of programs that the library
 /// was loaded into end without giving their slots back. What it had counted stays counted.
-fn inherit(arena: &Arena, part: &Range<u32>) -> Option<ThreadId> {
+fn inherit(arena: &Arena, part: &Range<u32>, comer: Comer) -> Option<ThreadId> {
     for index in part.clone() {
         let id = ThreadId(index);
         let slot = arena.thread(id)?;
-        let Some(life) = slot.ended_life(arena) else {
+        let Some(state) = slot.ended_life() else {
             continue;
         };
-        let by_kernel = life & KIND_MASK == TAKEN && slot.slain.load(Ordering::Acquire) == 0;
-        if !by_kernel || died_working(arena, id) {
+        if died_working(arena, id) {
             continue;
         }
-        // What the kernel has marked is evidence of the old life alone, so nobody takes the new one for dead.
-        let mine = (life & LIFE_MASK).wrapping_add(LIFE);
-        if slot
-            .state
-            .compare_exchange(life, mine | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            arena.superblock().resign(id);
-            return begin_life(slot, mine, true).then_some(id);
+        match slot.claim(state, comer.holder) {
+            Ok(claimed) => {
+                arena.superblock().resign(id);
+                claimed.begin(comer);
+                return Some(id);
+            }
+            Err(Claim::Refused) => return None,
+            Err(_) => {}
         }
     }
     None

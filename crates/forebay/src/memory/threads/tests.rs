@@ -42,6 +42,86 @@ fn who_dies_is_gone() {
     assert!(finished);
 }
 
+/// A session with one slot that no living thread has: a free one, or that of a thread that has died.
+/// Also another one, which is taken.
+fn with_one_left(is_dead: bool) -> (Session, ThreadId) {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let arena = &*session.shared().arena;
+    let ids: Vec<_> = std::iter::from_fn(|| take(arena, false)).collect();
+    let [other, .., id] = ids[..] else {
+        panic!("too few")
+    };
+    release(Me { arena, id });
+    if is_dead {
+        let theirs = Arc::clone(&session.shared().arena);
+        let thread = std::thread::spawn(move || take(&theirs, true));
+        assert_eq!(thread.join().expect("no panic"), Some(id));
+    }
+    (session, other)
+}
+
+/// A slot that is lost is one for as long as the session lives, and programs with many threads are killed again and again.
+#[test]
+fn who_dies_leaves_the_slot_to_others() {
+    for is_dead in [false, true] {
+        let mut finished = false;
+        let mut step = 0;
+        while !finished {
+            let (session, _) = with_one_left(is_dead);
+            let arena = Arc::clone(&session.shared().arena);
+            let theirs = Arc::clone(&arena);
+            let take_and_release = move || {
+                let id = take(&theirs, true).expect("a slot");
+                let arena = &*theirs;
+                release(Me { arena, id });
+            };
+            let thread = std::thread::spawn(move || crash_after(step, take_and_release));
+            finished = thread.join().expect("no panic").is_some();
+            let id = take(&arena, true);
+            let id = id.unwrap_or_else(|| panic!("lost by a death before step {step}"));
+            let arena = &*arena;
+            release(Me { arena, id });
+            step += 1;
+        }
+        assert!(step > 5);
+    }
+}
+
+/// The same of a death in burying a thread.
+#[test]
+fn who_dies_burying_leaves_both_slots_to_others() {
+    let mut finished = false;
+    let mut step = 0;
+    while !finished {
+        let (session, other) = with_one_left(true);
+        let arena = Arc::clone(&session.shared().arena);
+        let [seen] = dead(&arena)[..] else {
+            panic!("one has died")
+        };
+        release(Me {
+            arena: &arena,
+            id: other,
+        });
+        let theirs = Arc::clone(&arena);
+        let thread = std::thread::spawn(move || {
+            let id = take(&theirs, true).expect("a slot");
+            let me = Me { arena: &theirs, id };
+            crash_after(step, || bury(me, seen))
+        });
+        finished = thread.join().expect("no panic").is_some();
+        let found = [(); 2].map(|()| take(&arena, true));
+        assert!(
+            found.iter().all(Option::is_some),
+            "lost by a death before step {step}"
+        );
+        for id in found.into_iter().flatten() {
+            release(Me { arena: &arena, id });
+        }
+        step += 1;
+    }
+    assert!(step > 3);
+}
+
 /// A session that nobody keeps, and one thread's slot.
 fn unkept() -> (Session, ThreadId) {
     let session = Session::open(Config::tiny()).expect("a session");
