@@ -77,7 +77,7 @@ fn names_are_no_file_that_has_a_number() {
     let file = File::NAMES;
     let operations = [
         Operation::Attributes { file },
-        Operation::Sync { file },
+        Operation::sync(file),
         Operation::Remove { file },
         Operation::Truncate { file, size: 0 },
         Operation::Read {
