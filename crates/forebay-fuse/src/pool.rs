@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_pool::client::{Changes as PoolChanges, Entry, Facts, Failure, Kind};
-use forebay_pool::files::{Error, Files, Left};
+use forebay_pool::files::{Error, Files, Heard, Left};
 use forebay_pool::ids::File;
 use rustix::fs::FileType;
 
@@ -44,8 +44,6 @@ struct Known {
     is_dirty: bool,
     /// Somebody has opened it who wants each change to be synced.
     is_synced: bool,
-    /// Something that was written is lost, and a sync that nobody had asked for has heard of it: the pool says so once.
-    owes_error: bool,
 }
 
 impl Known {
@@ -61,9 +59,16 @@ impl Known {
 /// What a directory has.
 type Names = Vec<(Vec<u8>, Entry)>;
 
+/// An open file.
+struct Opening {
+    file: File,
+    heard: Heard,
+}
+
 /// An open directory: the names that it had when it was read from its beginning.
 struct Listing {
     number: u64,
+    heard: Heard,
     names: Mutex<Arc<Names>>,
 }
 
@@ -72,6 +77,7 @@ pub(crate) struct Pooled {
     files: Files,
     believed: Duration,
     known: Mutex<HashMap<File, Known>>,
+    openings: Handles<Opening>,
     listings: Handles<Listing>,
     /// What could not be removed yet.
     left: Left,
@@ -85,6 +91,7 @@ impl Pooled {
             files,
             believed,
             known: Mutex::default(),
+            openings: Handles::new(),
             listings: Handles::new(),
             left: Left::default(),
             most_unsynced: AtomicUsize::new(UNSYNCED_MAX),
@@ -100,37 +107,17 @@ impl Pooled {
         self.known().values().map(|known| known.openings).sum()
     }
 
-    /// Syncs a file for somebody who has asked for it, and hears also of what others have heard for him.
-    fn sync_file(&self, file: File) -> Answer<()> {
-        let synced = self.sync_unasked(file);
-        let owed = self
-            .known()
-            .get_mut(&file)
-            .is_some_and(|known| std::mem::take(&mut known.owes_error));
-        self.tidy(file);
-        match synced {
-            Ok(()) if owed => Err(Failed(libc::EIO)),
-            synced => synced,
-        }
-    }
-
-    /// Whoever has not asked for a sync keeps its error for somebody who does. Says whether all is well.
-    fn keep_error(&self, file: File, synced: &Answer<()>) -> bool {
-        let mut all = self.known();
-        let Some(known) = all.get_mut(&file) else {
-            return synced.is_ok();
-        };
-        known.owes_error |= matches!(synced, Err(Failed(libc::EIO)));
-        synced.is_ok() && !known.owes_error
-    }
-
-    fn sync_unasked(&self, file: File) -> Answer<()> {
+    /// Syncs a file for an opening of it, or where nobody has asked for that.
+    fn sync_file(&self, file: File, heard: Option<&Heard>) -> Answer<()> {
         self.publish(file)?;
         let before = self.known().get_mut(&file).map(|known| {
             // What is written from now on is not this sync's.
             std::mem::take(&mut known.is_dirty)
         });
-        let synced = self.files.sync(file);
+        let synced = match heard {
+            Some(heard) => self.files.sync_for(file, heard),
+            None => self.files.sync_unasked(file),
+        };
         if synced.is_err()
             && let (Some(true), Some(known)) = (before, self.known().get_mut(&file))
         {
@@ -177,9 +164,10 @@ impl Pooled {
     /// Forgets what there is nothing to know of.
     fn tidy(&self, file: File) {
         let mut all = self.known();
-        if all.get(&file).is_some_and(|known| {
-            known.openings == 0 && !known.is_dirty && !known.is_going && !known.owes_error
-        }) {
+        if all
+            .get(&file)
+            .is_some_and(|known| known.openings == 0 && !known.is_dirty && !known.is_going)
+        {
             all.remove(&file);
         }
     }

@@ -67,7 +67,7 @@ fn requests() {
     };
     let block = vec![3_u8; 1 << 16];
     run(write(&block));
-    run(Operation::Sync { file });
+    run(Operation::sync(file));
     println!(
         "| request | within a grant: median, fastest, ns | the same bytes without a pool |\n|---|---|---|"
     );
@@ -102,7 +102,7 @@ fn requests() {
             };
             println!("| {what} {kind} | {median}, {fastest} | {own_median}, {own_fastest} |");
         }
-        run(Operation::Sync { file });
+        run(Operation::sync(file));
     }
     let mut attributes = || drop(black_box(run(Operation::Attributes { file })));
     let rows = rounds(3000, &mut [&mut attributes]);

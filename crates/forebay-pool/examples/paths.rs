@@ -159,7 +159,7 @@ fn alone() {
             ),
         ];
         rows(times, &mut local);
-        run(Operation::Sync { file });
+        run(Operation::sync(file));
     }
     drop(files);
     serving.stop();

@@ -92,6 +92,9 @@ pub struct Client {
     /// What was written out and not synced.
     went: losses::Went,
     unsynced: losses::Unsynced,
+    /// What syncs have found to be lost, and how often.
+    found: BTreeMap<File, losses::Found>,
+    losses: u64,
     /// Files in the order of their uses.
     order: BTreeMap<u64, File>,
     /// Where the next look for a file that can go begins.
@@ -123,6 +126,8 @@ impl Client {
             cached: BTreeMap::new(),
             went: losses::Went::new(),
             unsynced: losses::Unsynced::new(),
+            found: BTreeMap::new(),
+            losses: 0,
             order: BTreeMap::new(),
             looked_at: 0,
             files_made: 0,

@@ -6,6 +6,7 @@
 //!
 //! What it does not do: say who may do what. Whoever is in the pool may do everything.
 
+mod heard;
 mod left;
 mod paths;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 use crate::client::{Answer, Changes, Entry, Facts, Failure, Kind, Operation};
 use crate::ids::File;
 use crate::net::{Config, Ended, Pool};
+pub use heard::Heard;
 pub use left::Left;
 pub use paths::{Open, OpenOptions};
 
@@ -267,9 +269,10 @@ impl Files {
     }
 
     /// What was written by this membership before is at the servers when this returns, and durable in the home, if there is one. Writes of other
-    /// members, also to the same bytes, are theirs to sync, though they have returned. [`Failure::Lost`]: some of it is lost; said once.
+    /// members, also to the same bytes, are theirs to sync, though they have returned. [`Failure::Lost`]: some of it is lost, and nobody has been told.
+    /// Where several have opened the file each of them needs [`Files::sync_for`].
     pub fn sync(&self, file: File) -> Result<()> {
-        self.done(Operation::Sync { file })
+        self.done(Operation::sync(file))
     }
 }
 

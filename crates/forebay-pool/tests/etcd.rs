@@ -290,7 +290,7 @@ fn write(pool: &Pool, file: File, at: u64, value: u8) -> Result<(), Failure> {
         mode,
     };
     pool.run(write)?;
-    pool.run(Operation::Sync { file }).map(drop)
+    pool.run(Operation::sync(file)).map(drop)
 }
 
 fn read(pool: &Pool, file: File) -> Vec<u8> {
@@ -789,7 +789,7 @@ fn a_client_that_outlives_the_homes_host_is_told_by_its_next_sync() {
         };
         pool.run(write)
     };
-    let sync = || pool.run(Operation::Sync { file });
+    let sync = || pool.run(Operation::sync(file));
     for (round, is_other) in [(1, false), (2, true)] {
         written(round).unwrap();
         servers.all.iter_mut().for_each(Process::kill);

@@ -2,9 +2,10 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
@@ -12,7 +13,7 @@ use common::{PATIENCE, addresses};
 use forebay_pool::client::{Failure, Kind};
 use forebay_pool::files::{Error, Files, OpenOptions};
 use forebay_pool::ids::File;
-use forebay_pool::net::{Config, Ended, Serving, Tls};
+use forebay_pool::net::{Config, Ended, PathPolicy, Serving, Tls};
 use rustix::process::{getegid, geteuid};
 
 const CREATE: OpenOptions = OpenOptions {
@@ -103,6 +104,92 @@ fn names_are_the_same_on_all_hosts() {
     );
 }
 
+#[test]
+fn a_loss_is_told_once_to_each_opening() {
+    let config = Config {
+        term_ms: 1000,
+        // What is written is at the servers alone.
+        path: PathPolicy::Remote,
+        ..config(2)
+    };
+    let servers = serve(&config);
+    let files = join(&config);
+    let opened = [(), ()].map(|()| files.open(b"name", CREATE).unwrap());
+    for (half, open) in (0..).zip(&opened) {
+        open.write_at(&[7; 64 * 4096], half * 64 * 4096).unwrap();
+    }
+    // The second word ends it at once.
+    servers[1].stop();
+    servers[1].stop();
+    let until = std::time::Instant::now() + PATIENCE;
+    while files.read(opened[0].number(), 0, 1 << 20) != Err(Failure::Lost.into()) {
+        assert!(std::time::Instant::now() < until, "nothing is lost");
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let lost = Err(Failure::Lost.into());
+    assert_eq!(files.sync_unasked(opened[0].number()), lost);
+    let late = files.open(b"name", OpenOptions::default()).unwrap();
+    for open in &opened {
+        assert_eq!(open.sync(), lost);
+        assert_eq!(open.sync(), Ok(()));
+    }
+    assert_eq!(late.sync(), Ok(()), "it has been told to others before");
+    drop((opened, late, files));
+    servers[0].stop();
+}
+
+#[test]
+fn who_only_reads_moves_no_time() {
+    let config = config(1);
+    let servers = serve(&config);
+    let files = join(&config);
+    let written = files.open(b"name", CREATE).unwrap();
+    let time = || {
+        let (_, facts) = files.attributes(written.number()).unwrap();
+        (facts.modified, facts.changed)
+    };
+    let pause = || thread::sleep(std::time::Duration::from_millis(2));
+    let made = time();
+    let read = files.open(b"name", OpenOptions::default()).unwrap();
+    read.read_at(&mut [0; 10], 0).unwrap();
+    pause();
+    read.sync().unwrap();
+    assert_eq!(time(), made, "who only reads");
+    let changes: [(&str, &dyn Fn()); 3] = [
+        ("written", &|| written.write_at(b"bytes", 3).unwrap()),
+        ("appended", &|| _ = written.append(b"bytes").unwrap()),
+        ("cut", &|| written.set_len(2).unwrap()),
+    ];
+    for (what, change) in changes {
+        let before = time();
+        pause();
+        change();
+        let changed = std::time::SystemTime::now();
+        pause();
+        written.sync().unwrap();
+        let after = time();
+        assert!(after > before, "{what}");
+        let since = changed.duration_since(std::time::SystemTime::UNIX_EPOCH);
+        assert!(
+            after.0 <= since.unwrap().as_nanos() as i64,
+            "{what}: when it was, and not when it was synced"
+        );
+        pause();
+        written.sync().unwrap();
+        assert_eq!(time(), after, "{what}: a sync of nothing new");
+    }
+    let before = time();
+    pause();
+    let truncate = OpenOptions {
+        truncate: true,
+        ..CREATE
+    };
+    files.open(b"name", truncate).unwrap().sync().unwrap();
+    assert!(time() > before, "emptied");
+    drop((written, read));
+    servers[0].stop();
+}
+
 /// Runs as another process, under a umask and as another user if this one may do that: see below.
 const OF_CHILD: &str = "TEST_POOL_OF_CHILD";
 
@@ -137,6 +224,57 @@ fn a_new_file_is_its_makers_and_the_umask_takes_from_its_mode() {
         let facts = files.attributes(found.file).unwrap().1;
         assert_eq!((facts.mode, facts.uid, facts.gid), (mode, uid, gid));
     }
+}
+
+#[test]
+fn a_program_whose_servers_are_gone_ends_and_says_what_is_not_written() {
+    if let Ok(text) = std::env::var(OF_CHILD) {
+        let files = join(&Config::parse(&text).unwrap());
+        let open = files.open(b"name", CREATE).unwrap();
+        open.write_at(&[7; 10_000], 0).unwrap();
+        println!("written");
+        // Until its servers have been ended.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        let begun = std::time::Instant::now();
+        assert_eq!(open.sync(), Err(Failure::CutOff.into()));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30));
+        return;
+    }
+    let servers: Vec<String> = { addresses(2).into_iter() }
+        .map(|address| address.to_string())
+        .collect();
+    let text = format!("servers = {servers:?}\nterm_ms = 4000\nblock_bytes = 4096");
+    let config = Config::parse(&text).unwrap();
+    let servers = serve(&config);
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let test = "a_program_whose_servers_are_gone_ends_and_says_what_is_not_written";
+    child
+        .args(["--exact", test, "--nocapture"])
+        .env(OF_CHILD, &text);
+    child
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("written") {
+        line.clear();
+        assert!(out.read_line(&mut line).unwrap() > 0, "it has ended");
+    }
+    // The second word ends them at once.
+    for _ in 0..2 {
+        servers.iter().for_each(Serving::stop);
+    }
+    drop(servers);
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    assert!(
+        said.contains("12288 bytes of 1 files are not written"),
+        "{said}"
+    );
 }
 
 #[test]

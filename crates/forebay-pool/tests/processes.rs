@@ -216,7 +216,7 @@ fn step(file: File, chance: &mut Chance, model: &mut Vec<u8>) -> (Operation, Ans
             let size = offset;
             (Operation::Truncate { file, size }, Answer::Done)
         }
-        18 => (Operation::Sync { file }, Answer::Done),
+        18 => (Operation::sync(file), Answer::Done),
         _ => (size_of(file), Answer::Attributes(at, Facts::default())),
     }
 }
@@ -278,7 +278,7 @@ fn two_hosts_share_files_and_deaths_lose_nothing_that_was_synced() {
     for operation in [
         size,
         write(file, 0, synced.clone(), Mode::Local),
-        Operation::Sync { file },
+        Operation::sync(file),
         write(file, UNIT, dirty.clone(), Mode::Local),
     ] {
         a.run(&operation).unwrap();
@@ -361,7 +361,7 @@ fn who_leaves_is_not_waited_for() {
     first
         .run(write(file, 0, vec![1; 100], Mode::Local))
         .unwrap();
-    first.run(Operation::Sync { file }).unwrap();
+    first.run(Operation::sync(file)).unwrap();
     let began = Instant::now();
     drop(first);
     let second = Pool::join(&config, PATIENCE).unwrap();
@@ -384,7 +384,7 @@ fn servers_that_are_all_told_to_go_end() {
     let file = file_of(pool.run(open("one")));
     pool.run(write(file, 0, vec![1; 40 * UNIT as usize], Mode::Local))
         .unwrap();
-    pool.run(Operation::Sync { file }).unwrap();
+    pool.run(Operation::sync(file)).unwrap();
     all.iter().for_each(Serving::stop);
     let until = Instant::now() + PATIENCE;
     let mut dropped = 0;

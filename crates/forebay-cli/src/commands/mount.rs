@@ -15,6 +15,7 @@ use forebay_fuse::ending::Teller;
 use forebay_fuse::mount::{Kind, Mounted, Options, Places};
 use forebay_fuse::points::NotEnded;
 use forebay_pool::files::Files;
+use forebay_pool::net::Ended;
 
 use super::run::environment::Exported;
 use super::run::keeper;
@@ -113,7 +114,12 @@ fn finish(mounted: Mounted, mut teller: Option<Teller>) -> Result<u8, Failure> {
 fn join(pool: &forebay_pool::net::Config, places: &Places) -> Result<Files, String> {
     Files::join(pool, JOIN_PATIENCE).map_err(|why| {
         let source = output::path(&places.source);
-        format!("{source}: {why}; are all its servers running (`forebay serve`)?")
+        match why {
+            Ended::NoAnswer => format!(
+                "{source}: {why}; are all its servers running (`forebay serve`), and of this version?"
+            ),
+            why => format!("{source}: {why}"),
+        }
     })
 }
 

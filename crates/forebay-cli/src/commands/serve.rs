@@ -28,18 +28,8 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     limits::raise();
     let mut signals = signals::ending()?;
     let failed = |why: Ended| Failure::Failed(why.to_string());
-    let serving = Serving::begin(&config, number - 1).map_err(failed)?;
-    let address = config.servers[number - 1];
-    output::note(format_args!(
-        "server {number} of {count} listens on {address}"
-    ));
-    if let Some(home) = config.home.as_deref().filter(|home| is_open(home)) {
-        let home = output::path(home);
-        output::note(format_args!(
-            "others may enter the pool's home {home}, and see its files by their numbers; chmod 700 keeps them out"
-        ));
-    }
     let told = Arc::new(Mutex::new(Status::default()));
+    // Before it serves: a pool is not to gain and lose a server for an address that cannot be had.
     if let Some(address) = arguments.metrics {
         let told = Arc::clone(&told);
         metrics::answer(address, move || {
@@ -48,8 +38,23 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
                 .metrics()
         })?;
     }
+    let serving = Serving::begin(&config, number - 1).map_err(failed)?;
+    let address = config.servers[number - 1];
+    output::note(format_args!(
+        "server {number} of {count} listens on {address}"
+    ));
+    let mut home = config.home.as_deref();
     while !serving.is_over() {
         let status = serving.status();
+        // What is no pool's home, or is another user's, is to stay as it is.
+        if status.is_active
+            && let Some(home) = home.take().filter(|home| is_open(home))
+        {
+            let home = output::path(home);
+            output::note(format_args!(
+                "others may enter the pool's home {home}, and see its files by their numbers; chmod 700 keeps them out"
+            ));
+        }
         tell(
             &mut told.lock().unwrap_or_else(PoisonError::into_inner),
             status,

@@ -1,6 +1,6 @@
 //! `forebay serve`: a server of a pool.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -125,6 +125,64 @@ fn metrics_are_told_and_the_log_says_what_happens() {
 }
 
 #[test]
+fn connections_that_say_nothing_keep_nobody_from_the_metrics() {
+    let place = Place::new("serve-idle");
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x80, c, d);
+    let path = place.file("pool.toml");
+    std::fs::write(&path, format!("servers = [\"{host}:7419\"]\n")).expect("a file");
+    let metrics = format!("{host}:7420");
+    let mut command = place.forebay(&["serve", "--server", "1", "--metrics", &metrics]);
+    let child = command.arg(&path).stderr(Stdio::null()).spawn();
+    let server = Server(child.expect("it runs"));
+    let begun = Instant::now();
+    let connect = || loop {
+        match TcpStream::connect(&metrics) {
+            Ok(stream) => break stream,
+            Err(why) => assert!(begun.elapsed() < PATIENCE, "{why}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut idle: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
+    // One of them says something now and then, and never all.
+    idle[299].write_all(b"GET").expect("said");
+    let begun = Instant::now();
+    let mut asker = connect();
+    asker.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    // A proxy's headers are longer than one piece of the request.
+    let request = format!(
+        "GET /metrics HTTP/1.1\r\nCookie: {}\r\n\r\n",
+        "x".repeat(5000)
+    );
+    asker.write_all(request.as_bytes()).expect("asked");
+    let mut said = String::new();
+    asker.read_to_string(&mut said).expect("an answer");
+    assert!(said.contains("\nforebay_pool_servers "), "{said}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+    let path = format!("/proc/{}/fd", server.0.id());
+    let open = std::fs::read_dir(path).expect("descriptors").count();
+    assert!(open < 60, "{open} descriptors");
+    for stream in &mut idle {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        let ended = stream.read(&mut [0; 16]);
+        let is_timeout = |why: &std::io::Error| why.kind() == std::io::ErrorKind::WouldBlock;
+        assert!(
+            !ended.as_ref().is_err_and(is_timeout) && !matches!(ended, Ok(1..)),
+            "{ended:?}"
+        );
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[test]
 fn pools_that_cannot_be_are_refused() {
     let place = Place::new("serve-bad");
     let path = place.file("pool.toml");
@@ -140,6 +198,83 @@ fn pools_that_cannot_be_are_refused() {
     std::fs::write(&path, "servers = [\"127.0.0.1:7411\"]\n").expect("a file");
     let third = place.run(&["serve", &name, "--server", "3"]);
     assert_eq!(third.code, 2, "{third:?}");
+}
+
+/// A server's log from its start, up to this or to its end.
+fn log_up_to(place: &Place, config: &std::path::Path, what: &str) -> String {
+    let mut command = place.forebay(&["serve", "--server", "1"]);
+    let child = command.arg(config).stderr(Stdio::piped()).spawn();
+    let mut server = Server(child.expect("it runs"));
+    let log = server.0.stderr.take().expect("a log");
+    let mut said = String::new();
+    for line in BufReader::new(log).lines() {
+        said += &(line.expect("text") + "\n");
+        if said.contains(what) {
+            break;
+        }
+    }
+    said
+}
+
+#[test]
+fn what_a_server_says_is_to_be_done_about_its_home_is_so() {
+    let place = Place::new("serve-remedy");
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x80, c, d);
+    let path = place.file("pool.toml");
+    let with_home = |home: &str| {
+        let text = format!("servers = [\"{host}:7421\"]\nhome = \"{home}\"\n");
+        std::fs::write(&path, text).expect("a file");
+    };
+    // As a file system is that was made a moment ago.
+    std::fs::create_dir_all(place.file("disk/lost+found")).expect("directories");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(place.file("disk"), mode).expect("a mode");
+    with_home("disk");
+    let said = log_up_to(&place, &path, "1 servers");
+    assert!(
+        said.contains("name a directory that is empty, or not there yet"),
+        "{said}"
+    );
+    assert!(!said.contains("chmod"), "it is not the pool's: {said}");
+    with_home("disk/work");
+    let said = log_up_to(&place, &path, "1 servers");
+    assert!(said.contains("1 servers"), "{said}");
+}
+
+#[test]
+fn a_mount_that_is_not_let_in_is_not_told_to_start_servers() {
+    let place = Place::new("serve-mounts");
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x80, c, d);
+    let point = place.file("point");
+    std::fs::create_dir(&point).expect("a directory");
+    let point = point.to_string_lossy();
+    let file = |name: &str, more: &str| {
+        let path = place.file(name);
+        let text = format!("servers = [\"{host}:7422\"]\n{more}");
+        std::fs::write(&path, text).expect("a file");
+        path.to_string_lossy().into_owned()
+    };
+    let own = file("pool.toml", "");
+    let other = file("other.toml", "term_ms = 2000\n");
+    let tls = "[tls]\ncertificate = \"a.pem\"\nkey = \"b.pem\"\nauthority = \"c.pem\"\n";
+    let secret = file("secret.toml", tls);
+    let _server = Server::start(&place, &own, "1");
+    let config = Config::load(std::path::Path::new(&own)).expect("a configuration");
+    drop(Pool::join(&config, PATIENCE).expect("it serves"));
+    for (config, why) in [
+        (other, "all members of a pool have the same file"),
+        (secret, "a.pem"),
+    ] {
+        let run = place.run(&["mount", &format!("pool:{config}"), &point]);
+        assert_eq!(run.code, 1, "{run:?}");
+        assert!(run.stderr.contains(why), "{run:?}");
+        assert!(
+            !run.stderr.contains("are all its servers running"),
+            "{run:?}"
+        );
+    }
 }
 
 /// Starts a server that has a home, under a limit, as the shell's `ulimit` sets it.
@@ -171,7 +306,7 @@ fn make_and_sync(pool: &Pool, name: &str) {
     let Ok(Answer::Made(Entry { file, .. }, true)) = made else {
         panic!("{made:?}");
     };
-    assert_eq!(pool.run(Operation::Sync { file }), Ok(Answer::Done));
+    assert_eq!(pool.run(Operation::sync(file)), Ok(Answer::Done));
 }
 
 #[test]

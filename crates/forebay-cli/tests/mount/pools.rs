@@ -541,6 +541,30 @@ fn what_is_unmounted_has_been_synced_and_no_pool_is_an_error() {
     );
 }
 
+/// A daemon has another directory of its own.
+#[test]
+fn a_daemon_finds_a_pool_by_its_name_in_a_directory_that_is_said_relatively() {
+    let Some(mut hosts) = Hosts::begin("pool-relative", 7521) else {
+        return;
+    };
+    hosts.umount(1);
+    let point = hosts.place.file("b");
+    let around = hosts.config.parent().expect("a directory").to_owned();
+    let beside = around.join("beside");
+    fs::create_dir(&beside).expect("a directory");
+    let mut command = hosts.place.forebay(&["mount", "--daemon", "pool:pool"]);
+    command.env("FOREBAY_POOLS", "..").current_dir(&beside);
+    let run = command.arg(&point).output().expect("it runs");
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(run.status.success(), "{said}");
+    let written = fs::write(point.join("name"), "bytes");
+    let run = hosts.place.forebay(&["umount"]).arg(&point).status();
+    assert!(run.expect("it runs").success());
+    written.expect("written");
+    assert_eq!(names(&hosts.mounts[0].0), ["name"]);
+    hosts.umount(0);
+}
+
 #[test]
 fn with_a_home_a_pool_outlives_all_its_servers() {
     // Memory for 256 blocks, and a term that lasts while a slow device syncs.

@@ -15,7 +15,7 @@ const SYNCS: usize = 64;
 impl Pooled {
     /// Whatever was written here is at the servers. How many files could not be.
     pub(crate) fn sync_all(&self) -> usize {
-        self.sync_those(|known| (known.is_dirty || known.owes_error) && !known.is_gone)
+        self.sync_those(|known| known.is_dirty && !known.is_gone)
     }
 
     /// The same at the end of the mount, when nobody has anything open. Files without a name go.
@@ -38,7 +38,7 @@ impl Pooled {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let is_synced = self.keep_error(*file, &self.sync_unasked(*file));
+                let is_synced = self.sync_file(*file, None).is_ok();
                 failed.fetch_add(usize::from(!is_synced), Ordering::Relaxed);
             }
         };
@@ -85,35 +85,55 @@ impl Pooled {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
+    use forebay_pool::client::{Facts, Failure};
     use forebay_pool::files::Files;
 
     use super::*;
     use crate::failed::Failed;
+    use crate::served::Served;
 
     #[test]
-    fn what_a_sync_that_nobody_asked_for_has_heard_is_said_once_to_who_asks() {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = port.local_addr().expect("an address");
-        drop(port);
-        let config = forebay_pool::net::Config::parse(&format!("servers = [\"{address}\"]"));
-        let config = config.expect("a configuration");
-        let serving = forebay_pool::net::Serving::begin(&config, 0).expect("a server");
+    fn what_a_sync_that_nobody_asked_for_has_heard_is_told_to_each_who_asks() {
+        let ports = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let [one, two] = ports.map(|port| port.local_addr().expect("an address"));
+        let text = format!(
+            "servers = [\"{one}\", \"{two}\"]\nblock_bytes = 4096\nterm_ms = 1000\npath = \"remote\""
+        );
+        let config = forebay_pool::net::Config::parse(&text).expect("a configuration");
+        let servers = [0, 1]
+            .map(|server| forebay_pool::net::Serving::begin(&config, server).expect("a server"));
         let files = Files::join(&config, Duration::from_secs(60)).expect("in");
         let pooled = Pooled::new(files, Duration::ZERO);
-        let file = File(7);
+        let name = pooled.files.make(File::ROOT, b"name", Facts::default());
+        let file = name.expect("made").0.file;
+        let [first, second] = [(), ()].map(|()| pooled.open(file.0, 0).expect("open"));
+        pooled
+            .files
+            .write(file, 0, &[7; 64 * 4096])
+            .expect("written");
         pooled.written(file);
-        assert!(!pooled.keep_error(file, &Err(Failed(libc::EIO))));
-        // A sync that goes well does not forget it, nor does one at the end.
-        assert!(!pooled.keep_error(file, &pooled.sync_unasked(file)));
+        // The second word ends it at once.
+        servers[1].stop();
+        servers[1].stop();
+        let until = Instant::now() + Duration::from_secs(60);
+        while pooled.files.read(file, 0, 1 << 20) != Err(Failure::Lost.into()) {
+            assert!(Instant::now() < until, "nothing is lost");
+            thread::sleep(Duration::from_millis(20));
+        }
         assert_eq!(pooled.sync_all(), 1);
-        assert_eq!(pooled.sync_file(file), Err(Failed(libc::EIO)));
-        assert_eq!(pooled.sync_file(file), Ok(()));
+        assert_eq!(pooled.sync_all(), 1, "nobody has been told");
+        for opening in [first, second] {
+            assert_eq!(pooled.sync(opening, false), Err(Failed(libc::EIO)));
+            assert_eq!(pooled.sync(opening, false), Ok(()));
+        }
         assert_eq!(pooled.sync_all(), 0);
+        for opening in [first, second] {
+            pooled.release(opening);
+        }
         assert!(pooled.known().is_empty());
         drop(pooled);
-        serving.stop();
-        serving.wait().expect("stopped");
+        servers[0].stop();
     }
 }

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_pool::client::{Entry, Facts, Failure, Kind};
+use forebay_pool::files::Error;
 use forebay_pool::ids::File;
 use rustix::fs::{AtFlags, RenameFlags, StatVfs, StatVfsMountFlags};
 
-use super::{Listing, Pooled, kind_of, told};
+use super::{Listing, Opening, Pooled, kind_of, told};
 use crate::attributes::FileAttr;
 use crate::caller::Caller;
 use crate::changes::Changes;
@@ -123,9 +124,11 @@ impl Served for Pooled {
     fn make_symlink(&self, by: &Caller, place: Place<'_>, target: &Path) -> Answer<FileAttr> {
         let target = target.as_os_str().as_bytes();
         let file = self.make_new(by, place, (Kind::Symlink, target), 0o777)?;
-        // In the home as well, if there is one.
-        self.files.sync(file)?;
-        self.told(file)
+        // In the home as well, if there is one. What else is lost is told to who asks.
+        match self.files.sync_unasked(file) {
+            Ok(()) | Err(Error::Pool(Failure::Lost)) => self.told(file),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn read_link(&self, number: u64) -> Answer<Vec<u8>> {
@@ -169,6 +172,7 @@ impl Served for Pooled {
     fn open_directory(&self, number: u64) -> Answer<u64> {
         Ok(self.listings.add(Listing {
             number,
+            heard: self.files.heard(),
             names: Mutex::default(),
         }))
     }
@@ -185,7 +189,7 @@ impl Served for Pooled {
             if from == 0 {
                 *held = Arc::new(match self.files.list(File(listing.number)) {
                     // Nothing is in it any more.
-                    Err(forebay_pool::files::Error::Pool(Failure::Gone)) => Vec::new(),
+                    Err(Error::Pool(Failure::Gone)) => Vec::new(),
                     names => names?,
                 });
             }
@@ -214,7 +218,7 @@ impl Served for Pooled {
     fn sync_directory(&self, handle: u64) -> Answer<()> {
         // Names are at the servers when the calls that change them return; its times are not.
         let listing = self.listings.get(handle)?;
-        self.sync_file(File(listing.number))
+        self.sync_file(File(listing.number), Some(&listing.heard))
     }
 
     fn close_directory(&self, handle: u64) {
@@ -226,7 +230,10 @@ impl Served for Pooled {
         if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
             self.known().entry(File(number)).or_default().is_synced = true;
         }
-        Ok(number)
+        Ok(self.openings.add(Opening {
+            file: File(number),
+            heard: self.files.heard(),
+        }))
     }
 
     fn create(
@@ -245,14 +252,18 @@ impl Served for Pooled {
     }
 
     fn read(&self, at: Part, len: usize, to: Unanswered) {
-        match self.files.read(File(at.handle), at.offset, len as u64) {
+        let read = self.openings.get(at.handle).and_then(|opening| {
+            Ok(self.files.read(opening.file, at.offset, len as u64)?)
+        });
+        match read {
             Ok(bytes) => to.send(&[IoSlice::new(&bytes)]),
-            Err(error) => to.fail(error.into()),
+            Err(failed) => to.fail(failed),
         }
     }
 
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
-        let file = File(at.handle);
+        let opening = self.openings.get(at.handle)?;
+        let file = opening.file;
         if how.kills {
             self.kill_privileges(file)?;
         }
@@ -263,21 +274,24 @@ impl Served for Pooled {
         }
         self.written(file);
         if how.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
-            self.sync_file(file)?;
+            self.sync_file(file, Some(&opening.heard))?;
         }
         Ok(bytes.len() as u32)
     }
 
     fn flush(&self, handle: u64) -> Answer<()> {
-        self.publish(File(handle))
+        self.publish(self.openings.get(handle)?.file)
     }
 
     fn sync(&self, handle: u64, _data_only: bool) -> Answer<()> {
-        self.sync_file(File(handle))
+        let opening = self.openings.get(handle)?;
+        self.sync_file(opening.file, Some(&opening.heard))
     }
 
     fn release(&self, handle: u64) {
-        self.closed(File(handle));
+        if let Some(opening) = self.openings.take(handle) {
+            self.closed(opening.file);
+        }
     }
 
     fn allocate(&self, _at: Part, _len: u64, _mode: i32) -> Answer<()> {
@@ -291,11 +305,15 @@ impl Served for Pooled {
     }
 
     fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
-        let target = File(to.handle);
+        let (source, opening) = (
+            self.openings.get(from.handle)?.file,
+            self.openings.get(to.handle)?,
+        );
+        let target = opening.file;
         self.kill_privileges(target)?;
         let copied = copy_pieces(len, |buffer, done| {
             let (offset, most) = (from.offset + done, buffer.len() as u64);
-            let bytes = self.files.read(File(from.handle), offset, most)?;
+            let bytes = self.files.read(source, offset, most)?;
             self.files.write(target, to.offset + done, &bytes)?;
             Ok(bytes.len())
         });
@@ -306,7 +324,7 @@ impl Served for Pooled {
             .get(&target)
             .is_some_and(|known| known.is_synced)
         {
-            self.sync_file(target)?;
+            self.sync_file(target, Some(&opening.heard))?;
         }
         copied
     }

@@ -98,14 +98,14 @@ fn speed(how: How, clients: u32, costs: Costs) -> (f64, f64) {
     let file = entry.file;
     let all = Bytes::from(vec![1; FILE as usize]);
     one(&mut world, write(file, 0, &all, Mode::Local));
-    one(&mut world, Operation::Sync { file });
+    one(&mut world, Operation::sync(file));
     let bytes = Bytes::from(vec![2; WRITTEN as usize]);
     let mut counts = vec![0_u64; clients as usize];
     let mut next = |world: &mut World, client: u32| {
         let count = &mut counts[client as usize];
         *count += 1;
         let operation = if count.is_multiple_of(SYNCED + 1) {
-            Operation::Sync { file }
+            Operation::sync(file)
         } else {
             let block = *count * 7 % PART;
             let block = if how.is_mixed {

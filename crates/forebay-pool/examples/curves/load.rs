@@ -132,7 +132,7 @@ impl Load {
                 for client in &users {
                     let file = self.files[*client as usize];
                     let operation = if sync {
-                        Operation::Sync { file }
+                        Operation::sync(file)
                     } else {
                         self.write(file, u64::from(nth) * BLOCKS, BLOCKS, Mode::Local)
                     };

@@ -167,14 +167,14 @@ impl Client {
         let active = self.state(file).active.as_ref();
         let syncs =
             active.is_some_and(|active| matches!(*active.operation, Operation::Sync { .. }));
-        if syncs && self.has_lost(file) {
-            return Step::End(Err(Failure::Lost));
+        if !syncs {
+            return Step::End(Ok(answer));
         }
-        if syncs && self.config.has_home {
-            let transfer = self.transfer(Request::Persist(file), out);
-            return self.enter_phase(file, Phase::Persist { transfer });
+        if !self.config.has_home {
+            return Step::End(self.synced_at_servers(file));
         }
-        Step::End(Ok(answer))
+        let transfer = self.transfer(Request::Persist(file), out);
+        self.enter_phase(file, Phase::Persist { transfer })
     }
 
     pub(super) fn forget(&mut self, file: File, block: u64) {

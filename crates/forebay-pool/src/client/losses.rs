@@ -8,14 +8,17 @@
 //! With a home nothing goes with a server, but with the power of the home's host. So a client remembers of which files something went, and since which epoch. A
 //! sync that ends in a later epoch than one before which the home may have lost something says so. What the client has in memory, and has not changed, it then
 //! asks for again: others find what the home has. What it has changed it writes all the same.
+//!
+//! A loss is found by one sync and concerns all who have written. So it gets a number, and each opening of the file is told of it once, as each description is
+//! by the kernel: its next sync says which losses it has heard of. The first one who asks is told whenever he has opened the file.
 
 use std::collections::BTreeMap;
 
 use super::changes::WHOLE;
 use super::past::Aside;
-use super::state::{Active, Cached, Phase};
+use super::state::{Active, Cached, Phase, State};
 use super::transfer::Request;
-use super::{Answer, Client, Failure};
+use super::{Answer, Client, Failure, Operation};
 use crate::ids::{Epoch, File, SIZE_BLOCK};
 use crate::mistakes::{Mistake, is_made};
 use crate::range::Range;
@@ -26,7 +29,63 @@ pub(super) type Went = BTreeMap<(File, u64), (u64, Epoch)>;
 /// With a home, files of which something went: since which epoch nobody has been told of a sync, and as of which count something went last.
 pub(super) type Unsynced = BTreeMap<File, (Epoch, u64)>;
 
+/// The last loss of a file that a sync has found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    number: u64,
+    is_told: bool,
+}
+
 impl Client {
+    /// The number of the last loss that a sync has found, of any file.
+    pub fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// Files that have bytes which the servers do not have, and these bytes, in whole blocks.
+    pub fn unwritten(&self) -> (usize, u64) {
+        let of_file = |state: &State| -> u64 {
+            let blocks = state.cache.iter();
+            let owed = blocks.filter(|(block, cached)| **block != SIZE_BLOCK && cached.is_owed());
+            owed.map(|(_, cached)| cached.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+                .sum()
+        };
+        let files = self.files.iter().filter(|(file, _)| **file != File::NAMES);
+        let owed = files.map(|(_, state)| of_file(state));
+        let owed: Vec<u64> = owed.filter(|bytes| *bytes > 0).collect();
+        (owed.len(), owed.iter().sum())
+    }
+
+    /// A sync of a file has ended and has found a loss, or not. Says whether it is to say so.
+    fn tells(&mut self, file: File, is_lost: bool, heard: Option<u64>) -> bool {
+        if is_lost {
+            self.losses += 1;
+            let (number, is_told) = (self.losses, false);
+            self.found.insert(file, Found { number, is_told });
+        }
+        let Some(found) = self.found.get_mut(&file) else {
+            return false;
+        };
+        let is_new = !found.is_told;
+        match heard {
+            // Nobody asks.
+            None => is_new,
+            Some(heard) => {
+                found.is_told = true;
+                is_new || found.number > heard
+            }
+        }
+    }
+
+    /// What has been heard by who has asked for the sync that is under way.
+    fn heard(&self, file: File) -> Option<u64> {
+        let active = self.files.get(&file)?.active.as_ref()?;
+        match *active.operation {
+            Operation::Sync { heard, .. } => heard,
+            _ => None,
+        }
+    }
+
     /// The servers have these blocks as of this epoch.
     pub(super) fn remember(&mut self, file: File, range: Range, epoch: Epoch) {
         if self.config.has_home {
@@ -83,10 +142,20 @@ impl Client {
     pub(super) fn forget_all_that_went(&mut self, file: File) {
         self.forget_went(file, WHOLE);
         self.unsynced.remove(&file);
+        self.found.remove(&file);
     }
 
-    /// Whether anything of a file that went since it was synced last is lost. Whoever asks is told, and the next one is not.
-    pub(super) fn has_lost(&mut self, file: File) -> bool {
+    /// What becomes of a sync of a file that all servers have, where there is no home.
+    pub(super) fn synced_at_servers(&mut self, file: File) -> Result<Answer, Failure> {
+        let is_lost = self.has_lost(file);
+        match self.tells(file, is_lost, self.heard(file)) {
+            true => Err(Failure::Lost),
+            false => Ok(Answer::Done),
+        }
+    }
+
+    /// Whether anything of a file that went since it was synced last is lost. The next one who asks finds nothing.
+    fn has_lost(&mut self, file: File) -> bool {
         let all = self.went.range((file, 0)..=(file, SIZE_BLOCK));
         // Of many blocks some were at each server: the first that is lost comes soon.
         let is_lost = all.into_iter().any(|((_, first), (last, epoch))| {
@@ -97,16 +166,20 @@ impl Client {
         is_lost
     }
 
-    /// What becomes of a sync of a file, whose last request all servers have answered. Names are for whoever syncs first.
+    /// What becomes of a sync of a file, whose last request all servers have answered. Names are for whoever syncs anything.
     pub(super) fn synced(&mut self, file: File, request: u64) -> Result<Answer, Failure> {
-        let lost = [file, File::NAMES].map(|file| self.settle(file, request));
+        let heard = self.heard(file);
+        let lost = [file, File::NAMES].map(|file| {
+            let is_lost = self.settle(file, request);
+            self.tells(file, is_lost, heard)
+        });
         if lost.contains(&true) {
             return Err(Failure::Lost);
         }
         Ok(Answer::Done)
     }
 
-    /// Whoever syncs a file is told; says whether the home may have lost anything of it. What went since the request was made is for the next one.
+    /// Says whether the home may have lost anything of a file. The next one who asks finds nothing. What went since the request was made is for that one.
     fn settle(&mut self, file: File, request: u64) -> bool {
         let lost = self.view.home_lost;
         let Some((first, last)) = self.unsynced.get_mut(&file) else {

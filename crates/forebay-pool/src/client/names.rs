@@ -356,7 +356,18 @@ impl Client {
         if from == to {
             return Ok(());
         }
-        if self.names(to.0).len() + HEAD + to.1.len() > BLOCK_MAX {
+        // What goes makes room for what comes.
+        let goes = [
+            Some(from),
+            replaced.map(|_| to),
+            { replaced.filter(|entry| entry.kind == Kind::Directory) }
+                .map(|entry| (entry.file, &b""[..])),
+        ];
+        let goes = { goes.into_iter().flatten() }
+            .filter(|(directory, _)| block_of(*directory) == block_of(to.0))
+            .map(|(_, name)| HEAD + name.len());
+        let held = self.names(to.0).len().saturating_sub(goes.sum());
+        if held + HEAD + to.1.len() > BLOCK_MAX {
             return Err(Failure::Full);
         }
         if let Some(replaced) = replaced {

@@ -34,7 +34,7 @@ impl Operation {
             | Operation::Write { file, .. }
             | Operation::Append { file, .. }
             | Operation::Truncate { file, .. }
-            | Operation::Sync { file }
+            | Operation::Sync { file, .. }
             | Operation::Attributes { file }
             | Operation::Change { file, .. }
             | Operation::Remove { file } => *file,

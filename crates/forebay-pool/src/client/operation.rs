@@ -39,8 +39,10 @@ pub enum Operation {
     /// A new size.
     Truncate { file: File, size: u64 },
     /// What this client has written to the file is at the servers when this returns, and durable in the home, if there is one. What others have written
-    /// and nobody has asked for is theirs to sync. [`Failure::Lost`]: some of it went with a server since the last sync; the next one says so no more.
-    Sync { file: File },
+    /// and nobody has asked for is theirs to sync. [`Failure::Lost`]: some of it is lost, and who asks has not been told. `heard` is the last loss
+    /// of which he has, or that was older than his opening of the file ([`Client::losses`](super::Client::losses)). What nobody has been told of yet he
+    /// is told of all the same. Without `heard` nobody asks: the next one who does is told.
+    Sync { file: File, heard: Option<u64> },
     /// The file's size and what else is known of it.
     Attributes { file: File },
     /// What is known of the file, but its size, is changed.
@@ -74,6 +76,16 @@ pub enum Operation {
         to: (File, Vec<u8>),
         replaced: Option<Entry>,
     },
+}
+
+impl Operation {
+    /// A sync by somebody who is told of what nobody else has been told of.
+    pub fn sync(file: File) -> Self {
+        Operation::Sync {
+            file,
+            heard: Some(u64::MAX),
+        }
+    }
 }
 
 /// What became of it.

@@ -258,13 +258,15 @@ impl State {
         self.recalls.clear();
     }
 
-    /// Ends operations that have changed nothing, and says which.
+    /// Ends operations that have changed nothing, and says which. A sync has not: what it has begun to write is written if the servers are there again, and a
+    /// program that syncs in the end is not kept for ever by servers that are gone.
     pub fn cut_off(&mut self) -> Vec<u64> {
         let mut ended: Vec<u64> = Vec::new();
-        if let Some(active) = self
-            .active
-            .take_if(|active| matches!(active.phase, Phase::Gather))
-        {
+        let changes_nothing = |active: &mut Active| {
+            let is_sync = matches!(*active.operation, Operation::Sync { .. });
+            is_sync || matches!(active.phase, Phase::Gather)
+        };
+        if let Some(active) = self.active.take_if(changes_nothing) {
             ended.push(active.id);
         }
         let reads = self.aside.extract_if(.., |aside| aside.is_read());

@@ -371,7 +371,7 @@ fn remote_operations_do_not_wait_for_one_another() {
     let mut desk = Desk::new();
     desk.begin(1, write(0));
     desk.begin(2, write(1));
-    desk.begin(3, Operation::Sync { file: FILE });
+    desk.begin(3, Operation::sync(FILE));
     desk.settle();
     desk.client.results();
     let write = Operation::Write {

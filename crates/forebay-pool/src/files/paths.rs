@@ -1,12 +1,12 @@
 //! Files by paths.
 
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use rustix::process::{getegid, geteuid};
 
-use super::{Error, Files, Result};
+use super::{Error, Files, Heard, Result};
 use crate::client::{Changes, Entry, Facts, Failure, Kind};
 use crate::ids::File;
 
@@ -49,13 +49,16 @@ impl Files {
         if entry.kind != Kind::File {
             return Err(Error::IsADirectory);
         }
-        if options.truncate {
-            self.truncate(entry.file, 0)?;
-        }
-        Ok(Open {
+        let open = Open {
             files: Arc::clone(self),
             file: entry.file,
-        })
+            heard: self.heard(),
+            modified: Mutex::default(),
+        };
+        if options.truncate {
+            open.set_len(0)?;
+        }
+        Ok(open)
     }
 
     /// What a path stands for. A symbolic link at its end is followed.
@@ -189,6 +192,9 @@ fn facts(kind: Kind, mode: u16) -> Facts {
 pub struct Open {
     files: Arc<Files>,
     file: File,
+    heard: Heard,
+    /// When something was written by it last, until the pool knows.
+    modified: Mutex<Option<i64>>,
 }
 
 impl Open {
@@ -209,12 +215,12 @@ impl Open {
 
     /// Writes all of it at an offset.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.files.write(self.file, offset, bytes)
+        self.writing(|| self.files.write(self.file, offset, bytes))
     }
 
     /// Writes all of it at the end, and says where that was.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
-        self.files.append(self.file, bytes)
+        self.writing(|| self.files.append(self.file, bytes))
     }
 
     /// How long it is, in bytes.
@@ -224,18 +230,42 @@ impl Open {
 
     /// Gives it another length.
     pub fn set_len(&self, size: u64) -> Result<()> {
-        self.files.truncate(self.file, size)
+        self.writing(|| self.files.truncate(self.file, size))
     }
 
-    /// What was written is at the servers when this returns, and its time as well.
+    /// What was written is at the servers when this returns, and the time of what was written by this opening as well.
     pub fn sync(&self) -> Result<()> {
-        let now = Some(now());
+        self.publish()?;
+        self.files.sync_for(self.file, &self.heard)
+    }
+
+    fn modified(&self) -> MutexGuard<'_, Option<i64>> {
+        self.modified.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what changes bytes. What fails may have changed some.
+    fn writing<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let done = work();
+        *self.modified() = Some(now());
+        done
+    }
+
+    /// Tells the pool when the file was written, if this opening has written it.
+    fn publish(&self) -> Result<()> {
+        let modified = self.modified().take();
+        if modified.is_none() {
+            return Ok(());
+        }
         let changes = Changes {
-            modified: now,
-            changed: now,
+            modified,
+            changed: modified,
             ..Changes::default()
         };
-        self.files.change(self.file, changes)?;
-        self.files.sync(self.file)
+        let told = self.files.change(self.file, changes);
+        if told.is_err() {
+            let mut later = self.modified();
+            *later = later.or(modified);
+        }
+        told
     }
 }

@@ -74,7 +74,7 @@ pub struct Owner {
 #[derive(Debug, thiserror::Error)]
 pub enum Foreign {
     /// It cannot be used.
-    #[error("{0}: {1}")]
+    #[error("{0}: {1}{hint}", hint = hint(.1))]
     Failed(PathBuf, io::Error),
     /// Its blocks have another size.
     #[error("{0} is the home of a pool with block_bytes = {1}")]
@@ -88,8 +88,20 @@ pub enum Foreign {
     )]
     Another(PathBuf),
     /// Something else lies there.
-    #[error("{0} is neither empty nor a pool's home")]
+    #[error(
+        "{0} is neither empty nor a pool's home: name a directory that is empty, or not there yet"
+    )]
     Other(PathBuf),
+}
+
+/// What to do about an error of a home's, where something is known.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; all servers of a pool run as one user, whose its home is"
+        }
+        _ => "",
+    }
 }
 
 impl Directory {

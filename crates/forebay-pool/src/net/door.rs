@@ -136,7 +136,10 @@ impl Door {
             return Welcome::Never(link::OTHER_LIFE.to_string());
         }
         if hello.pool != self.mark {
-            return Welcome::Never("its configuration is another one".to_string());
+            return Welcome::Never(
+                "its configuration is another one: all members of a pool have the same file"
+                    .to_string(),
+            );
         }
         let needed = match hello.dialler {
             Dialler::NewClient => 2,

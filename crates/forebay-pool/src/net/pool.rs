@@ -1,5 +1,7 @@
 //! A client's process, or its part in one.
 
+use std::io::Write as _;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
@@ -37,6 +39,8 @@ impl From<seed::Mode> for Mode {
 pub struct Pool {
     modes: Modes,
     block_bytes: u64,
+    /// By its address a pool is known that has no name here.
+    first: SocketAddr,
     process: Arc<Mutex<Process>>,
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
@@ -100,6 +104,7 @@ impl Pool {
         let mut pool = Pool {
             modes: Modes::new(config.path, random()?),
             block_bytes: config.block_bytes,
+            first: config.servers[0],
             process,
             inbox,
             is_over,
@@ -234,10 +239,15 @@ impl Pool {
                     }
                 }
                 // Else the next one would find blocks that only this host has.
-                self.run(Operation::Sync { file })?;
+                self.run(Operation::sync(file))?;
             }
         }
         Ok(())
+    }
+
+    /// The number of the last loss that a sync has found, of any file.
+    pub(crate) fn losses(&self) -> u64 {
+        process::locked(&self.process).losses()
     }
 
     /// Does an operation, and waits for its end.
@@ -313,8 +323,17 @@ fn of_client(config: &Config) -> client::Config {
 }
 
 impl Drop for Pool {
-    /// Leaves the pool: others wait no term for what this client held. What was not synced is lost.
+    /// Leaves the pool: others wait no term for what this client held. What was not synced is lost. Where the pool does not answer it says how much: at the
+    /// end of a program nobody else may be there who does.
     fn drop(&mut self) {
+        if let Some((files, bytes)) = process::locked(&self.process).unwritten() {
+            // There may be no such stream.
+            let _ = writeln!(
+                std::io::stderr(),
+                "forebay: the pool of {} does not answer: {bytes} bytes of {files} files are not written, and lost",
+                self.first
+            );
+        }
         // It may have ended already.
         let _ = self.inbox.send(Event::Stop);
         if let Some(thread) = self.thread.take() {

@@ -1,10 +1,11 @@
 //! One process of a pool: its machines, what comes to them, and time.
 
+mod asking;
 mod ending;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::Ended;
 use super::clock::Moment;
 use super::link::{Link, Newest};
 use super::status::Status;
-use crate::client::{Answer, Client, Failure, Operation};
+use crate::client::{Answer, Client, Failure};
 use crate::ids::{Epoch, Node};
 use crate::message::{Message, Outbox};
 use crate::register::Saved;
@@ -156,33 +157,6 @@ impl Process {
                 return Ok(());
             }
         }
-    }
-
-    /// Does an operation at once, where all that it needs is here; else its outcome comes by the channel.
-    pub fn begin(&mut self, operation: Operation) -> Result<Outcome, Receiver<Outcome>> {
-        if self.is_over {
-            return Ok(Err(Failure::GivenUp));
-        }
-        self.asked += 1;
-        let number = self.asked;
-        let now = self.now();
-        let mut out = Outbox::new();
-        if let Machine::Client(client) = &mut self.machine {
-            client.begin(now, number, operation, &mut out);
-        }
-        if !out.is_empty() {
-            self.dispatch(self.me, out);
-        }
-        self.answer(now, Some(number)).ok_or_else(|| {
-            let (asker, outcome) = mpsc::channel();
-            self.askers.insert(number, asker);
-            outcome
-        })
-    }
-
-    /// Whether the pool does not want this client any more.
-    pub fn is_given_up(&self) -> bool {
-        matches!(&self.machine, Machine::Client(client) if client.is_gone())
     }
 
     /// Whether the register has ever told this server that it is a member: else it has nothing that anybody could miss.

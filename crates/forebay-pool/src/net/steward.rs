@@ -283,7 +283,9 @@ impl Steward {
         let ruling: Ruling = serde_json::from_slice(&found.value)
             .map_err(|why| Fault::foreign(&format!("{key} is no ruler of a pool: {why}")))?;
         if ruling.pool != self.pool {
-            let why = format!("{key} is another pool's, or its configuration is another one");
+            let why = format!(
+                "{key} is another pool's, or its configuration is another one: each pool has a prefix of its own, and all its members the same file"
+            );
             return Err(Fault::foreign(&why));
         }
         Ok(if ruling.process == self.process {

@@ -321,7 +321,7 @@ fn who_never_heard_of_a_servers_end_meets_its_next_life() {
         panic!("no file");
     };
     pool.write(file, 0, &[7; 1 << 18]).unwrap();
-    pool.run(Operation::Sync { file }).unwrap();
+    pool.run(Operation::sync(file)).unwrap();
     let epoch = first.status().epoch;
     // The second word ends it at once.
     second.stop();
@@ -416,7 +416,7 @@ fn a_server_hands_on_more_than_a_connection_takes_at_once() {
     for block in 0..blocks {
         pool.write(file, block * MIB, &bytes(block)).unwrap();
     }
-    pool.run(Operation::Sync { file }).unwrap();
+    pool.run(Operation::sync(file)).unwrap();
     // Several times what may wait in a connection of these tests.
     let has_many = || second.status().bytes > 24 * MIB;
     wait_until("it has many blocks", has_many);
@@ -468,7 +468,7 @@ fn a_stranger_at_a_dead_servers_address_ends_nobody() {
         panic!("no file");
     };
     pool.write(file, 0, &[7; 1 << 18]).unwrap();
-    pool.run(Operation::Sync { file }).unwrap();
+    pool.run(Operation::sync(file)).unwrap();
     second.stop();
     second.stop();
     second.wait().unwrap();
@@ -502,7 +502,7 @@ fn a_stranger_at_a_dead_servers_address_ends_nobody() {
     });
     pool.write(file, 0, &[8; 1 << 17]).unwrap();
     let other = Pool::join(&config, PATIENCE).unwrap();
-    pool.run(Operation::Sync { file }).unwrap();
+    pool.run(Operation::sync(file)).unwrap();
     assert!(other.read(file, 0, 1 << 18).unwrap() == [[8; 1 << 17], [7; 1 << 17]].as_flattened());
     is_over.store(true, Ordering::Relaxed);
     let _ = TcpStream::connect(address);

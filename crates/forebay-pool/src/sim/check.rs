@@ -206,7 +206,7 @@ impl Checker {
                 {
                     self.overwrites(*file, *offset, bytes);
                 }
-                if let Operation::Sync { file } = operation {
+                if let Operation::Sync { file, .. } = operation {
                     let cells = self.files.entry(*file).or_default();
                     cells.iter_mut().for_each(|cell| cell.past.told(client));
                 }
@@ -296,7 +296,7 @@ impl Checker {
                 self.sizes.insert(*file, Size::of(cells.len()));
                 Ok(())
             }
-            (Operation::Sync { file }, Answer::Done) => self.synced(client, *file, begun),
+            (Operation::Sync { file, .. }, Answer::Done) => self.synced(client, *file, begun),
             _ => self.of_names(operation, answer),
         }
     }

@@ -146,8 +146,8 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
             bytes: bytes(value, cells),
             mode,
         },
-        72..90 if scene == Scene::Power => Operation::Sync { file },
-        72..80 => Operation::Sync { file },
+        72..90 if scene == Scene::Power => Operation::sync(file),
+        72..80 => Operation::sync(file),
         80..90 => of_names(world, value),
         _ if scene.kills_clients() => Operation::Attributes { file },
         90..94 => Operation::Append {
@@ -309,7 +309,7 @@ fn make_file_of(world: &mut World, cells: u64) -> Result<File, String> {
     let file = file.ok_or_else(|| format!("no file was made: {:?}", world.failures))?;
     let size = cells * CELL;
     world.begin(first, Operation::Truncate { file, size });
-    world.begin(first, Operation::Sync { file });
+    world.begin(first, Operation::sync(file));
     world.run(world.now + 1000);
     if !world.open.is_empty() {
         return Err(format!("the file is not made: {:?}", world.open));

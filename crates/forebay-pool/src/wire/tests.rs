@@ -414,7 +414,7 @@ fn operations() -> Vec<Operation> {
         },
         Operation::Append { file, bytes },
         Operation::Truncate { file, size: 33 },
-        Operation::Sync { file },
+        Operation::sync(file),
         Operation::Attributes { file },
         Operation::Remove { file },
         Operation::List { parent },

@@ -5,6 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::Command;
 
+use forebay_pool::net::DIRECTORY;
+
 /// The loader's list of libraries to load first.
 const PRELOAD: &str = "LD_PRELOAD";
 /// How the library's file name begins.
@@ -25,10 +27,12 @@ impl Exported {
             .map(|(key, text)| (name(key), OsString::from(text)))
             .collect();
         // A relative path means another file elsewhere.
-        if let Some(file) = std::env::var_os("FOREBAY_CONFIG").filter(|file| !file.is_empty())
-            && let Ok(file) = std::path::absolute(file)
-        {
-            all.push(("FOREBAY_CONFIG".into(), file.into()));
+        for name in ["FOREBAY_CONFIG", DIRECTORY] {
+            if let Some(path) = std::env::var_os(name).filter(|path| !path.is_empty())
+                && let Ok(path) = std::path::absolute(path)
+            {
+                all.push((name.into(), path.into()));
+            }
         }
         Self(all)
     }

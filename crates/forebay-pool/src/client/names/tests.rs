@@ -77,7 +77,7 @@ fn names_are_no_file_that_has_a_number() {
     let file = File::NAMES;
     let operations = [
         Operation::Attributes { file },
-        Operation::Sync { file },
+        Operation::sync(file),
         Operation::Remove { file },
         Operation::Truncate { file, size: 0 },
         Operation::Read {
@@ -101,6 +101,17 @@ const SERVER: Node = Node::Server(Server(1));
 
 /// Has a client do an operation. The server stores the first block of names of the write that ends it, and is killed.
 fn killed_in_the_middle(client: &mut Client, operation: Operation, stored: &mut Stored) {
+    let result = result_of(client, operation, stored, true);
+    assert_eq!(result, None, "nothing was written");
+}
+
+/// What becomes of an operation; nothing if the server is killed when it stores names.
+fn result_of(
+    client: &mut Client,
+    operation: Operation,
+    stored: &mut Stored,
+    is_killed: bool,
+) -> Option<Result<Answer, Failure>> {
     let mut out = Outbox::new();
     client.begin(0, 1, operation, &mut out);
     let mut stamp = 0;
@@ -129,17 +140,23 @@ fn killed_in_the_middle(client: &mut Client, operation: Operation, stored: &mut 
             Message::Write { number, blocks, .. } if blocks[0].place.0 != File::NAMES => {
                 Message::Done { number }
             }
-            Message::Write { blocks, .. } => {
+            Message::Write { blocks, .. } if is_killed => {
                 assert_eq!(blocks.len(), 2);
                 let first = &blocks[0];
                 stored.insert(first.place.1, first.bytes.to_vec());
-                return;
+                return None;
+            }
+            Message::Write { number, blocks, .. } => {
+                for block in blocks {
+                    stored.insert(block.place.1, block.bytes.to_vec());
+                }
+                Message::Done { number }
             }
             _ => continue,
         };
         client.handle(0, SERVER, answer, &mut out);
     }
-    panic!("nothing was written");
+    Some(client.results().pop().expect("a result").1)
 }
 
 /// Directories of which no two have a block together.
@@ -232,5 +249,69 @@ fn no_name_stands_for_half_a_directory() {
         killed_in_the_middle(&mut client, make, &mut stored);
         assert_eq!(count(&stored, made, true), 0, "{parent:?}");
         assert_eq!(count(&stored, made, false), 1, "{parent:?}");
+    }
+}
+
+/// A home with a full directory, with the files 7 and 8 as `old` and `other`, and another one with file 9 as `far`.
+fn with_full((full, near): (File, File)) -> Stored {
+    let mut stored = home(&[full, near]);
+    add(
+        stored.entry(block_of(near)).or_default(),
+        near,
+        b"far",
+        entry(9),
+    );
+    let block = stored.entry(block_of(full)).or_default();
+    add(block, full, b"old", entry(7));
+    add(block, full, b"other", entry(8));
+    let mut number = 0_u64;
+    while block.len() < BLOCK_MAX {
+        number += 1;
+        let room = BLOCK_MAX - block.len() - HEAD;
+        // The last one leaves room for none.
+        let length = match room {
+            ..=255 => room,
+            256..=300 => 100,
+            _ => 255,
+        };
+        add(
+            block,
+            full,
+            format!("{number:0length$}").as_bytes(),
+            entry(number + 9),
+        );
+    }
+    assert_eq!(block.len(), BLOCK_MAX);
+    stored
+}
+
+#[test]
+fn names_of_a_full_directory_change_as_far_as_what_goes_makes_room() {
+    let (full, near) = pairs().next().expect("two");
+    let rename = |from: (File, &[u8]), moved, to: &[u8], replaced: Option<u64>| Operation::Rename {
+        from: (from.0, from.1.to_vec()),
+        entry: entry(moved),
+        to: (full, to.to_vec()),
+        replaced: replaced.map(entry),
+    };
+    let (done, is_full) = (Ok(Answer::Done), Err(Failure::Full));
+    let cases = [
+        (rename((full, b"old"), 7, b"new", None), &done),
+        (rename((full, b"old"), 7, b"o", None), &done),
+        (rename((full, b"old"), 7, b"other", Some(8)), &done),
+        (rename((near, b"far"), 9, b"other", Some(8)), &done),
+        (rename((full, b"old"), 7, b"longer", None), &is_full),
+        (rename((near, b"far"), 9, b"n", None), &is_full),
+    ];
+    for (number, (operation, expected)) in cases.into_iter().enumerate() {
+        let before = with_full((full, near));
+        let mut stored = before.clone();
+        let result = result_of(&mut member(), operation, &mut stored, false);
+        assert_eq!(result.as_ref(), Some(expected), "{number}");
+        assert!(stored[&block_of(full)].len() <= BLOCK_MAX, "{number}");
+        for moved in [7, 9] {
+            assert_eq!(count(&stored, entry(moved), true), 1, "{number}");
+        }
+        assert_eq!(stored == before, expected.is_err(), "{number}");
     }
 }

@@ -79,7 +79,7 @@ fn a_write_of_a_whole_block_mends_it() {
         assert_eq!(of_damage(&mut desk, read_of(UNIT, mode)), lost);
         let done = Ok(Answer::Done);
         assert_eq!(of_damage(&mut desk, write_of(0, UNIT, mode)), done);
-        let sync = Operation::Sync { file: FILE };
+        let sync = Operation::sync(FILE);
         assert_eq!(of_damage(&mut desk, sync), done);
         desk.begin(2, read_of(UNIT, Mode::Local));
         desk.settle();

@@ -76,7 +76,7 @@ fn who_sees_a_new_length_finds_its_bytes() {
 #[test]
 fn a_sync_writes_the_new_length_last() {
     let mut desk = Desk::grown();
-    desk.begin(5, Operation::Sync { file: FILE });
+    desk.begin(5, Operation::sync(FILE));
     assert_eq!(desk.history(), LONGER);
     assert_eq!(desk.client.results(), [(5, Ok(Answer::Done))]);
 }

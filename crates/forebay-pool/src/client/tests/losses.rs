@@ -67,7 +67,12 @@ impl Desk {
     }
 
     fn sync(&mut self) -> Result<Answer, Failure> {
-        self.begin(99, Operation::Sync { file: FILE });
+        self.sync_by(Some(u64::MAX))
+    }
+
+    /// By an opening that has heard of these losses, or by nobody.
+    fn sync_by(&mut self, heard: Option<u64>) -> Result<Answer, Failure> {
+        self.begin(99, Operation::Sync { file: FILE, heard });
         self.settle();
         let (_, result) = self.client.results().pop().expect("a result");
         result
@@ -157,7 +162,7 @@ fn a_sync_says_what_a_home_that_has_lost_power_may_have_lost() {
 fn a_sync_that_is_under_way_when_power_goes_says_so() {
     let mut desk = with_home();
     put(&mut desk, Mode::Local);
-    desk.begin(3, Operation::Sync { file: FILE });
+    desk.begin(3, Operation::sync(FILE));
     desk.settle_but(|message| matches!(message, Message::Persist { .. }));
     desk.lose_power();
     assert_eq!(desk.client.results(), [(3, Err(Failure::Lost))]);
@@ -167,7 +172,7 @@ fn a_sync_that_is_under_way_when_power_goes_says_so() {
 fn what_goes_while_a_sync_is_under_way_is_for_the_next_one() {
     let mut desk = with_home();
     put(&mut desk, Mode::Local);
-    desk.begin(3, Operation::Sync { file: FILE });
+    desk.begin(3, Operation::sync(FILE));
     let persist = desk.settle_but(|message| matches!(message, Message::Persist { .. }));
     // Somebody wants what is dirty.
     let range = Range::one(0);
@@ -198,6 +203,93 @@ fn names_that_a_home_may_have_lost_are_told_by_the_next_sync_of_anything() {
     desk.lose_power();
     assert_eq!(desk.sync(), Err(Failure::Lost));
     assert_eq!(desk.sync(), Ok(Answer::Done));
+}
+
+/// One that has written and lost what a sync tells: blocks, blocks of a home, and names of a home.
+fn with_losses() -> [Desk; 3] {
+    let mut blocks = written_out(Mode::Local);
+    blocks.lose();
+    let mut of_home = with_home();
+    put(&mut of_home, Mode::Local);
+    of_home.lose_power();
+    let mut names = with_home();
+    let epoch = names.client.view.epoch;
+    names.client.remember(File::NAMES, Range::one(0), epoch);
+    names.lose_power();
+    [blocks, of_home, names]
+}
+
+#[test]
+fn a_sync_that_nobody_has_asked_for_leaves_a_loss_to_who_asks() {
+    for (case, mut desk) in with_losses().into_iter().enumerate() {
+        for _ in 0..2 {
+            assert_eq!(desk.sync_by(None), Err(Failure::Lost), "{case}");
+        }
+        // Who has opened the file since may be the one who asks.
+        let heard = Some(desk.client.losses());
+        assert_eq!(desk.sync_by(heard), Err(Failure::Lost), "{case}");
+        assert_eq!(desk.sync_by(None), Ok(Answer::Done), "{case}");
+        assert_eq!(desk.sync_by(heard), Ok(Answer::Done), "{case}");
+    }
+}
+
+#[test]
+fn a_loss_is_told_once_to_each_opening() {
+    for (case, mut desk) in with_losses().into_iter().enumerate() {
+        for opening in 0..2 {
+            assert_eq!(
+                desk.sync_by(Some(0)),
+                Err(Failure::Lost),
+                "{case} {opening}"
+            );
+        }
+        // It has heard of that, or has come later.
+        let heard = Some(desk.client.losses());
+        assert_eq!(desk.sync_by(heard), Ok(Answer::Done), "{case}");
+        // Of another file it has nothing to do with.
+        let other = File(FILE.0 + 1);
+        if case < 2 {
+            desk.begin(
+                98,
+                Operation::Sync {
+                    file: other,
+                    heard: Some(0),
+                },
+            );
+            desk.settle();
+            assert_eq!(desk.client.results(), [(98, Ok(Answer::Done))], "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_sync_waits_for_servers_that_are_gone_for_its_term_and_no_longer() {
+    for has_home in [false, true] {
+        let mut desk = Desk::new();
+        desk.client.config.has_home = has_home;
+        desk.begin(1, write(0));
+        desk.settle();
+        desk.begin(2, Operation::sync(FILE));
+        desk.begin(3, Operation::sync(FILE));
+        if has_home {
+            desk.settle_but(|message| matches!(message, Message::Persist { .. }));
+        }
+        desk.client.results();
+        desk.now += TERM;
+        let mut out = Outbox::new();
+        desk.client.tick(desk.now, &mut out);
+        let cut_off = [2, 3].map(|id| (id, Err(Failure::CutOff)));
+        assert_eq!(desk.client.results(), cut_off, "{has_home}");
+        assert_eq!(
+            desk.client.unwritten(),
+            if has_home { (0, 0) } else { (1, UNIT) }
+        );
+        // They are there again.
+        desk.member();
+        desk.settle();
+        assert_eq!(desk.sync(), Ok(Answer::Done), "{has_home}");
+        assert_eq!(desk.client.unwritten(), (0, 0));
+    }
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn what_is_read_at_once_is_asked_for_as_servers_answer() {
             desk.begin(block, write(block));
             desk.settle();
         }
-        desk.begin(blocks, Operation::Sync { file: FILE });
+        desk.begin(blocks, Operation::sync(FILE));
         desk.settle();
         desk.client.results();
         for used in desk.client.state(FILE).drop_cached(Range {
@@ -119,7 +119,7 @@ fn what_is_read_at_once_is_asked_for_as_servers_answer() {
 fn what_is_dirty_is_written_as_servers_answer() {
     let mut desk = Desk::new();
     desk.make_dirty();
-    desk.begin(DIRTY, Operation::Sync { file: FILE });
+    desk.begin(DIRTY, Operation::sync(FILE));
     let (most, all) = desk.settle_and_count();
     assert_eq!(desk.client.results(), [(DIRTY, Ok(Answer::Done))]);
     assert!(all >= DIRTY * UNIT, "{all} bytes were written");
@@ -130,7 +130,7 @@ fn what_is_dirty_is_written_as_servers_answer() {
 fn clean() -> Desk {
     let mut desk = Desk::new();
     desk.make_dirty();
-    desk.begin(DIRTY, Operation::Sync { file: FILE });
+    desk.begin(DIRTY, Operation::sync(FILE));
     desk.settle();
     desk.client.results();
     desk
@@ -208,7 +208,7 @@ fn names_that_wait_for_room_are_written_together() {
         desk.client.files_made += 1;
     }
     desk.make_dirty();
-    desk.begin(1, Operation::Sync { file: FILE });
+    desk.begin(1, Operation::sync(FILE));
     let full = std::mem::take(&mut desk.sent);
     desk.begin(2, make);
     while let Some(message) = desk.sent.pop_front() {

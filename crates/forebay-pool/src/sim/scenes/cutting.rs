@@ -38,7 +38,7 @@ pub(super) fn cutting(random: &mut Random, files: &[File], value: u64) -> Operat
             length: 12 * CELL,
             mode,
         },
-        70..75 => Operation::Sync { file },
+        70..75 => Operation::sync(file),
         75..90 => Operation::Truncate { file, size: offset },
         _ if Some(&file) != files.first() => Operation::Remove { file },
         _ => Operation::Attributes { file },

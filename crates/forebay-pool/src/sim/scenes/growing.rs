@@ -29,7 +29,7 @@ pub(super) fn growing(random: &mut Random, file: File, value: u64) -> Operation 
             file,
             bytes: bytes(value, 1 + cells % 5),
         },
-        70..78 => Operation::Sync { file },
+        70..78 => Operation::sync(file),
         _ => Operation::Attributes { file },
     }
 }
