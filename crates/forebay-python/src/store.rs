@@ -380,7 +380,7 @@ pub fn store_window_commit(window: &Bound<'_, PyAny>, count: usize) -> PyResult<
         let text = format!("the window has {len} bytes, not {count}");
         return Err(PyOSError::new_err((Errno::EINVAL.0, text)));
     }
-    let mut held = take::<Lent>(window)?.ok_or_else(|| closed("window"))?;
+    let mut held = take::<Lent>(window)?;
     let done = window.py().detach(|| held.value.commit(count));
     let path = held.value.path.clone();
     put_back(window, held)?;

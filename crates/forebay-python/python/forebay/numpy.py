@@ -185,7 +185,8 @@ def _memory(file: forebay.File, offset: int, nbytes: int, how: _How) -> Any:
     view = file.view(offset, nbytes, writable=how.writable)
     if len(view) < nbytes:
         raise ValueError(f"{file.name}: the file ends {nbytes - len(view)} bytes before the array does")
-    return view
+    # Of an array that is laid over the view itself numpy does not tell it.
+    return memoryview(view)
 
 
 def _read_whole(file: forebay.File, array: np.ndarray, offset: int) -> None:

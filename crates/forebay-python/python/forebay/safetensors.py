@@ -85,7 +85,6 @@ def load_file(
         length = max((tensor.end for tensor in tensors), default=0)
         memory = _memory(file, start, length, how)
         if length and framework == "torch":
-            # Of numpy's arrays a view knows that they lie over it; of torch's tensors it does not.
             memory = np.frombuffer(memory, np.uint8)
         try:
             return {tensor.name: make(memory, tensor) for tensor in tensors}
