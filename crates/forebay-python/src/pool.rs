@@ -15,8 +15,9 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, filled};
-use crate::errors::{closed, inherited};
+use crate::errors::{closed, inherited, nowhere};
 use crate::handle::Handle;
+use crate::position::{From, Position};
 
 /// `EBADF` and `EINVAL`: what a session's file answers when it is not open for a call.
 const EBADF: i32 = 9;
@@ -84,6 +85,7 @@ impl NativePool {
         let open = self.with(py, bytes, |files| files.open(bytes, options))?;
         Ok(NativePoolFile {
             open: Handle::new(open, "file")?,
+            position: Position::default(),
             is_written: AtomicBool::new(false),
             reads: has('r'),
             writes: has('w') || has('a'),
@@ -137,6 +139,7 @@ impl NativePool {
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativePoolFile {
     open: Handle<Open>,
+    position: Position,
     /// Something was written that no sync has begun after. Changed by calls that hold `open`: so whoever closes knows of all of them.
     is_written: AtomicBool,
     reads: bool,
@@ -228,6 +231,43 @@ impl NativePoolFile {
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
         self.writing(py, |file| file.append(bytes))
+    }
+
+    fn read<'py>(&self, py: Python<'py>, size: usize) -> PyResult<Bound<'py, PyAny>> {
+        self.must(py, self.reads, EBADF, "read")?;
+        filled(py, size, |bytes| {
+            self.with(py, |file| {
+                self.position.advance(|at| file.read_at(bytes, at))
+            })
+        })
+    }
+
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.must(py, self.reads, EBADF, "read")?;
+        let mut buffer = Buffer::writable(buffer)?;
+        let bytes = buffer.bytes_mut();
+        self.with(py, |file| {
+            self.position.advance(|at| file.read_at(bytes, at))
+        })
+    }
+
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at_end: bool) -> PyResult<usize> {
+        self.must(py, self.writes, EBADF, "write")?;
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        let count = bytes.len();
+        self.writing(py, |file| match at_end {
+            true => self.position.follow(count, || file.append(bytes)),
+            false => self
+                .position
+                .advance(|at| file.write_at(bytes, at).map(|()| count)),
+        })
+    }
+
+    fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
+        let from = From::of(whence)?;
+        let to = self.with(py, |file| self.position.seek(offset, from, || file.size()))?;
+        to.ok_or_else(|| nowhere(OsStr::from_bytes(&self.path)))
     }
 
     /// What was written is at the servers, and in the pool's home if it has one.

@@ -228,6 +228,7 @@ class Window(NativeWindow):
 
 class File(io.RawIOBase):
     """An open file. `read_at`, `readinto_at` and `write_at` name their offset, leave the position alone, and may be called by any number of threads at once.
+    Threads may share the position as well: of two that read, each gets bytes of its own.
 
     Offsets and sizes are bytes. Errors are `OSError` with `errno` and `filename`.
     """
@@ -240,7 +241,8 @@ class File(io.RawIOBase):
         self._reads = "r" in mode or "+" in mode
         self._writes = "r" not in mode or "+" in mode
         self._appends = "a" in mode
-        self._position = native.size() if self._appends else 0
+        if self._appends:
+            native.seek(0, io.SEEK_END)
         _files.add(self)
 
     # Positional calls.
@@ -289,52 +291,34 @@ class File(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self._must(self._reads, "read")
-        count = self._native.readinto_at(buffer, self._position)
-        self._position += count
-        return count
+        return self._native.readinto(buffer)
 
     def readall(self) -> bytes:
         self._must(self._reads, "read")
         parts = []
         while True:
-            rest = self._native.size() - self._position
+            rest = self._native.size() - self.tell()
             # The kernel tells no length of what it makes up (`/proc`), nor of devices that have no end.
-            part = self._native.read_at(rest if rest > 0 else io.DEFAULT_BUFFER_SIZE, self._position)
+            part = self._native.read(rest if rest > 0 else io.DEFAULT_BUFFER_SIZE)
             if not part:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
             parts.append(part)
-            self._position += len(part)
 
     def write(self, data: Any) -> int:
         self._must(self._writes, "write")
-        if self._appends:
-            count = memoryview(data).nbytes
-            self._position = self._native.append(data) + count
-        else:
-            count = self._native.write_at(data, self._position)
-            self._position += count
-        return count
+        return self._native.write(data, self._appends)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._check_open()
-        if whence == io.SEEK_CUR:
-            offset += self._position
-        elif whence == io.SEEK_END:
-            offset += self._native.size()
-        elif whence != io.SEEK_SET:
-            raise ValueError(f"invalid whence: {whence}")
-        if offset < 0:
-            raise OSError(22, os.strerror(22), self.name)
-        self._position = offset
-        return offset
+        return self._native.seek(offset, whence)
 
     def tell(self) -> int:
         self._check_open()
-        return self._position
+        return self._native.seek(0, io.SEEK_CUR)
 
     def truncate(self, size: Optional[int] = None) -> int:
         self._must(self._writes, "truncate")
-        size = self._position if size is None else size
+        size = self.tell() if size is None else size
         if size < 0:
             raise OSError(22, os.strerror(22), self.name)
         self._native.truncate(size)
