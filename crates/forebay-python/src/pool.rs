@@ -45,10 +45,12 @@ impl NativePool {
         work: impl FnOnce(&Arc<Files>) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
         let owned = self.owned.get().ok_or_else(|| inherited("pool"))?;
-        let files = owned.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let files = files.ok_or_else(|| closed("pool"))?;
-        py.detach(|| work(&files))
-            .map_err(|error| failed(error, path))
+        let done = py.detach(|| {
+            let files = owned.read().unwrap_or_else(PoisonError::into_inner).clone();
+            files.map(|files| work(&files))
+        });
+        let result = done.ok_or_else(|| closed("pool"))?;
+        result.map_err(|error| failed(error, path))
     }
 }
 
@@ -131,7 +133,11 @@ impl NativePool {
         let Some(owned) = self.owned.get() else {
             return;
         };
-        py.detach(|| drop(owned.write().unwrap_or_else(PoisonError::into_inner).take()));
+        py.detach(|| {
+            let taken = owned.write().unwrap_or_else(PoisonError::into_inner).take();
+            // Without the lock: to leave may take a term, and whoever calls meanwhile is told at once.
+            drop(taken);
+        });
     }
 }
 

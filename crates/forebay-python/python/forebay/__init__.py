@@ -570,7 +570,9 @@ def _pool_of(rest: str) -> Tuple[Pool, str]:
 
 
 _default: Optional[Session] = None
-_lock = threading.Lock()
+# Reentrant: a handler of a signal may open a file while the thread that it interrupts has the lock. Of two sessions, or two memberships in a pool, that are
+# made so, either may stay.
+_lock = threading.RLock()
 _files: weakref.WeakSet[File] = weakref.WeakSet()
 
 
@@ -629,7 +631,7 @@ def _after_fork() -> None:
     global _default, _lock, _files, _pools, _stores
     _default = None
     _pools = {}
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _files = weakref.WeakSet()
     _stores = weakref.WeakSet()
 
