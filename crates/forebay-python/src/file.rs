@@ -197,6 +197,12 @@ impl NativeFile {
         self.with(py, |file| Ok(file.kernel_reason()))
     }
 
+    /// Whether this process has opened it, and not a parent.
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.opened.is_ours()
+    }
+
     /// Closes, after the calls that are under way. Nothing happens to what belongs to a parent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = self.opened.close(py, |opened| opened.file.close());

@@ -300,6 +300,12 @@ impl NativePoolFile {
         self.with(py, Open::size)
     }
 
+    /// Whether this process has opened it, and not a parent.
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.open.is_ours()
+    }
+
     /// Closes, after the calls that are under way. What was written is synced: it would go with this process else.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = self.open.close(py, |open| {

@@ -332,6 +332,12 @@ impl NativeStoreFile {
         self.with(py, Open::size)
     }
 
+    /// Whether this process has opened it, and not a parent.
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.open.is_ours()
+    }
+
     /// Closes, after the calls that are under way. Nothing happens to what belongs to a parent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = self.open.close(py, Open::close);

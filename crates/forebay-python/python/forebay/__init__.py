@@ -352,6 +352,12 @@ class File(io.RawIOBase):
         """Takes what was written out of this process's hands, whether the file is closed afterwards or not."""
         self._native.flush()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed, or belongs to the parent of this process: so a wrapper that a child has inherited ends without a word, and what it holds
+        is its parent's to write."""
+        return super().closed or not self._native.is_ours
+
     def readable(self) -> bool:
         self._check_open()
         return self._reads
@@ -369,7 +375,8 @@ class File(io.RawIOBase):
         return f"<forebay.File name={self.name!r} mode={self.mode!r}{state}>"
 
     def _check_open(self) -> None:
-        if self.closed:
+        # What is a parent's says so itself.
+        if super().closed:
             raise ValueError("I/O operation on a closed file")
 
     def _must(self, allowed: bool, what: str) -> None:
