@@ -1,6 +1,6 @@
 //! Pools and their files, as Python has them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,6 +126,15 @@ impl NativePool {
     fn rename(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<()> {
         let (from, to) = (from.as_os_str().as_bytes(), to.as_os_str().as_bytes());
         self.with(py, from, |files| files.rename_path(from, to))
+    }
+
+    /// Whether the pool has given this process up, and no call will succeed any more. Not once it is closed.
+    fn given_up(&self, py: Python<'_>) -> PyResult<bool> {
+        let owned = self.owned.get().ok_or_else(|| inherited("pool"))?;
+        Ok(py.detach(|| {
+            let files = owned.read().unwrap_or_else(PoisonError::into_inner);
+            files.as_ref().is_some_and(|files| files.pool().is_over())
+        }))
     }
 
     /// Leaves, once its files are closed. Nothing happens to what belongs to a parent.

@@ -233,6 +233,9 @@ class File(io.RawIOBase):
     Offsets and sizes are bytes. Errors are `OSError` with `errno` and `filename`.
     """
 
+    # Whether there is anything to lay arrays over.
+    _has_views = True
+
     def __init__(self, native: Union[NativeFile, NativePoolFile, NativeStoreFile], name: str, mode: str) -> None:
         super().__init__()
         self._native = native
@@ -388,6 +391,8 @@ class File(io.RawIOBase):
 class PoolFile(File):
     """An open file of a pool. What is written is in this process's memory until it is synced, closed, or wanted by another host."""
 
+    _has_views = False
+
     def view(self, offset: int = 0, length: Optional[int] = None, *, writable: bool = False) -> View:
         raise io.UnsupportedOperation("files of pools have no views")
 
@@ -412,6 +417,9 @@ class Pool:
     """A process's membership in a pool: files in other hosts' memory, by paths that begin at the pool's root.
 
     `name` is `NAME` for `~/.config/forebay/pools/NAME.toml` or `/etc/forebay/pools/NAME.toml`, or the configuration's path with a `/` in it.
+
+    A pool that has given this process up, since its servers began anew or did not hear of it for a term, is joined again by the next call. What was open
+    before is lost: each call with it is an `OSError` (`ENOTCONN`).
     """
 
     def __init__(self, name: str) -> None:
@@ -421,28 +429,43 @@ class Pool:
     def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o666) -> PoolFile:
         """A file of the pool; modes as of `forebay.open`."""
         path = os.fsdecode(path)
-        native = self._native.open(path, _how(mode), permissions)
+        how, permissions = _how(mode), _permissions(permissions)
+        joined = self._joined()
+        try:
+            native = joined.open(path, how, permissions)
+        except OSError:
+            # It may have been done, which makes no difference but to a file that must be new.
+            if "x" in how or not joined.given_up():
+                raise
+            native = self._joined().open(path, how, permissions)
         return PoolFile(native, f"pool://{self.name}/{path.lstrip('/')}", mode)
 
     def listdir(self, path: _Path = "/") -> List[str]:
         """The names in a directory."""
-        return self._native.list(os.fsdecode(path))
+        return self._joined().list(os.fsdecode(path))
 
     def mkdir(self, path: _Path, permissions: int = 0o777) -> None:
         """Makes a directory."""
-        self._native.make_directory(os.fsdecode(path), permissions)
+        self._joined().make_directory(os.fsdecode(path), _permissions(permissions))
 
     def remove(self, path: _Path) -> None:
         """Removes a file or an empty directory."""
-        self._native.remove(os.fsdecode(path))
+        self._joined().remove(os.fsdecode(path))
 
     def rename(self, old: _Path, new: _Path) -> None:
         """Renames; a file that has the new name is replaced."""
-        self._native.rename(os.fsdecode(old), os.fsdecode(new))
+        self._joined().rename(os.fsdecode(old), os.fsdecode(new))
 
     def close(self) -> None:
         """Leaves the pool, once its files are closed as well. What was not synced by then is lost."""
         self._native.close()
+
+    def _joined(self) -> NativePool:
+        """The membership, a new one where the pool has given up the one before."""
+        with _lock:
+            if self._native.given_up():
+                self._native = NativePool(self.name)
+            return self._native
 
     def __enter__(self) -> Pool:
         return self
@@ -621,8 +644,9 @@ def _at_exit() -> None:
         except Exception:
             # Its bytes stay in the session's memory.
             pass
-    for pool in _pools.values():
-        pool.close()
+    while _pools:
+        # One that is opened later is joined anew.
+        _pools.popitem()[1].close()
     for store in list(_stores):
         try:
             store.close()

@@ -175,10 +175,10 @@ def _array(file: forebay.File, offset: int, shape: Tuple[int, ...], dtype: np.dt
 
 
 def _memory(file: forebay.File, offset: int, nbytes: int, how: _How) -> Any:
-    """So many bytes of a file: a view of them, or a copy where that is asked for or they are few."""
+    """So many bytes of a file: a view of them, or a copy where that is asked for, they are few, or the file has no views."""
     if nbytes == 0:
         return b""
-    if how.copy or nbytes < _VIEW_BYTES_MIN:
+    if how.copy or nbytes < _VIEW_BYTES_MIN or not file._has_views:
         memory = np.empty(nbytes, np.uint8)
         _read_whole(file, memory, offset)
         return memory
