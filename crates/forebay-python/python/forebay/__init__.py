@@ -77,7 +77,7 @@ class Session:
     def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o666) -> File:
         """A file by this session; see `forebay.open`."""
         path = os.fsdecode(path)
-        return File(self._native.open(path, _how(mode), permissions), path, mode)
+        return File(self._native.open(path, _how(mode), _permissions(permissions)), path, mode)
 
     def window(self, nbytes: int) -> Window:
         """A window by this session; see `forebay.window`."""
@@ -130,6 +130,13 @@ def _how(mode: str) -> str:
     if "+" in letters:
         how += "w" if kind == "r" else "r"
     return how
+
+
+def _permissions(bits: int) -> int:
+    """Permissions that a file can have: the system would drop others without a word."""
+    if not 0 <= bits <= 0o7777:
+        raise ValueError(f"permissions must be of the bits 0o7777, not {bits:#o}")
+    return bits
 
 
 class View(NativeView):
@@ -546,7 +553,7 @@ class Store:
     def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o644) -> StoreFile:
         """A file of the store; modes as of `forebay.open`."""
         path = os.fsdecode(path)
-        return StoreFile(self._native.open(path, _how(mode), permissions), path, mode)
+        return StoreFile(self._native.open(path, _how(mode), _permissions(permissions)), path, mode)
 
     def listdir(self, path: _Path = "/") -> List[str]:
         """The names in a directory."""
@@ -561,7 +568,7 @@ class Store:
 
     def mkdir(self, path: _Path, permissions: int = 0o755) -> None:
         """Makes a directory."""
-        self._native.make_directory(os.fsdecode(path), permissions)
+        self._native.make_directory(os.fsdecode(path), _permissions(permissions))
 
     def remove(self, path: _Path) -> None:
         """Removes a file, a symbolic link or an empty directory."""
@@ -618,6 +625,8 @@ def default_session() -> Session:
 def open(path: _Path, mode: str = "rb", session: Optional[Session] = None) -> File:
     """Opens a file: modes are those of the built-in `open`, and always binary. `pool://NAME/path` is a file of a pool."""
     if isinstance(path, str) and path.startswith("pool://"):
+        if session is not None:
+            raise ValueError(f"{path}: files of pools are in no session")
         pool, path = _pool_of(path[len("pool://") :])
         return pool.open(path, mode)
     if session is None:

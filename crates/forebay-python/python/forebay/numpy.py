@@ -96,6 +96,7 @@ def save(path: _Path, array: Any, session: Optional[forebay.Session] = None) -> 
     if not path.endswith(".npy"):
         path += ".npy"
     array = np.asanyarray(array)
+    _refuse_masks(array)
     if array.dtype.hasobject:
         raise ValueError("arrays of Python objects cannot be saved")
     head = _Head()
@@ -109,6 +110,12 @@ def save(path: _Path, array: Any, session: Optional[forebay.Session] = None) -> 
         end = _write_whole(file, head.bytes, 0)
         if data.nbytes:
             _write_whole(file, data.reshape(-1).view(np.uint8), end)
+
+
+def _refuse_masks(array: Any) -> None:
+    """As numpy does for its own files, which have no masks either."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError("arrays with masks cannot be saved: save array.data and array.mask, or array.filled()")
 
 
 class _Enough(Exception):
