@@ -1,5 +1,6 @@
 //! Errors of the engine as Python's.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use pyo3::PyErr;
@@ -7,6 +8,9 @@ use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 
 /// `ENOTCONN`: what a child that was forked may not use is said as a session's error is.
 const ENOTCONN: i32 = 107;
+
+/// `EINVAL`, as of a seek to before the begin.
+const EINVAL: i32 = 22;
 
 /// An `OSError`, whose subclass Python chooses by the number. `ValueError` for options that are wrong, `MemoryError` for want of the process's memory.
 pub fn of_engine(error: &forebay::Error, path: Option<&Path>) -> PyErr {
@@ -21,6 +25,11 @@ pub fn of_engine(error: &forebay::Error, path: Option<&Path>) -> PyErr {
         Some(path) => PyOSError::new_err((error.errno(), text, path.as_os_str().to_owned())),
         None => PyOSError::new_err((error.errno(), text)),
     }
+}
+
+/// For a seek to where no byte can be.
+pub fn nowhere(path: impl AsRef<OsStr>) -> PyErr {
+    PyOSError::new_err((EINVAL, "Invalid argument", path.as_ref().to_owned()))
 }
 
 /// For a call with what belongs to the parent of this process.

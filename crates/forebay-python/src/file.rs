@@ -7,15 +7,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
 use crate::buffer::{Buffer, filled};
-use crate::errors::of_engine;
+use crate::errors::{nowhere, of_engine};
 use crate::exporter::object_of;
 use crate::handle::Handle;
+use crate::position::{From, Position};
 use crate::view::Viewed;
 
 /// What `forebay.File` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativeFile {
     opened: Handle<Opened>,
+    position: Position,
     path: PathBuf,
 }
 
@@ -32,7 +34,11 @@ impl NativeFile {
             _session: session,
         };
         match Handle::new(opened, "file") {
-            Ok(opened) => Ok(NativeFile { opened, path }),
+            Ok(opened) => Ok(NativeFile {
+                opened,
+                position: Position::default(),
+                path,
+            }),
             Err(error) => Err(of_engine(&Error::from(error), Some(&path))),
         }
     }
@@ -121,11 +127,39 @@ impl NativeFile {
         self.with(py, |file| file.append(bytes))
     }
 
-    /// Writes an object's bytes at the file's end, or those of them for which there is room. Returns the offset, and how many.
-    fn append_some(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
+    /// Up to `size` bytes from the position on, as new `bytes`.
+    fn read<'py>(&self, py: Python<'py>, size: usize) -> PyResult<Bound<'py, PyAny>> {
+        filled(py, size, |bytes| {
+            self.with(py, |file| {
+                self.position.advance(|at| file.read_at(bytes, at))
+            })
+        })
+    }
+
+    /// As [`NativeFile::readinto_at`], from the position on.
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let mut buffer = Buffer::writable(buffer)?;
+        let bytes = buffer.bytes_mut();
+        self.with(py, |file| {
+            self.position.advance(|at| file.read_at(bytes, at))
+        })
+    }
+
+    /// As [`NativeFile::write_at`], at the position, or at the file's end.
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at_end: bool) -> PyResult<usize> {
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
-        self.with(py, |file| file.append_some(bytes))
+        self.with(py, |file| match at_end {
+            true => self.position.follow(|| file.append_some(bytes)),
+            false => self.position.advance(|at| file.write_at(bytes, at)),
+        })
+    }
+
+    /// Moves the position, and says where to.
+    fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
+        let from = From::of(whence)?;
+        let to = self.with(py, |file| self.position.seek(offset, from, || file.len()))?;
+        to.ok_or_else(|| nowhere(&self.path))
     }
 
     /// `fsync`, or `fdatasync`.
@@ -161,6 +195,12 @@ impl NativeFile {
 
     fn kernel_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |file| Ok(file.kernel_reason()))
+    }
+
+    /// Whether this process has opened it, and not a parent.
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.opened.is_ours()
     }
 
     /// Closes, after the calls that are under way. Nothing happens to what belongs to a parent.

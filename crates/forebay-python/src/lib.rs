@@ -10,6 +10,7 @@ mod exporter;
 mod file;
 mod handle;
 mod pool;
+mod position;
 mod session;
 mod store;
 mod view;

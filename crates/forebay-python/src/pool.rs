@@ -1,6 +1,6 @@
 //! Pools and their files, as Python has them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,9 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, filled};
-use crate::errors::{closed, inherited};
+use crate::errors::{closed, inherited, nowhere};
 use crate::handle::Handle;
+use crate::position::{From, Position};
 
 /// `EBADF` and `EINVAL`: what a session's file answers when it is not open for a call.
 const EBADF: i32 = 9;
@@ -44,10 +45,12 @@ impl NativePool {
         work: impl FnOnce(&Arc<Files>) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
         let owned = self.owned.get().ok_or_else(|| inherited("pool"))?;
-        let files = owned.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let files = files.ok_or_else(|| closed("pool"))?;
-        py.detach(|| work(&files))
-            .map_err(|error| failed(error, path))
+        let done = py.detach(|| {
+            let files = owned.read().unwrap_or_else(PoisonError::into_inner).clone();
+            files.map(|files| work(&files))
+        });
+        let result = done.ok_or_else(|| closed("pool"))?;
+        result.map_err(|error| failed(error, path))
     }
 }
 
@@ -84,6 +87,7 @@ impl NativePool {
         let open = self.with(py, bytes, |files| files.open(bytes, options))?;
         Ok(NativePoolFile {
             open: Handle::new(open, "file")?,
+            position: Position::default(),
             is_written: AtomicBool::new(false),
             reads: has('r'),
             writes: has('w') || has('a'),
@@ -124,12 +128,25 @@ impl NativePool {
         self.with(py, from, |files| files.rename_path(from, to))
     }
 
+    /// Whether the pool has given this process up, and no call will succeed any more. Not once it is closed.
+    fn given_up(&self, py: Python<'_>) -> PyResult<bool> {
+        let owned = self.owned.get().ok_or_else(|| inherited("pool"))?;
+        Ok(py.detach(|| {
+            let files = owned.read().unwrap_or_else(PoisonError::into_inner);
+            files.as_ref().is_some_and(|files| files.pool().is_over())
+        }))
+    }
+
     /// Leaves, once its files are closed. Nothing happens to what belongs to a parent.
     fn close(&self, py: Python<'_>) {
         let Some(owned) = self.owned.get() else {
             return;
         };
-        py.detach(|| drop(owned.write().unwrap_or_else(PoisonError::into_inner).take()));
+        py.detach(|| {
+            let taken = owned.write().unwrap_or_else(PoisonError::into_inner).take();
+            // Without the lock: to leave may take a term, and whoever calls meanwhile is told at once.
+            drop(taken);
+        });
     }
 }
 
@@ -137,6 +154,7 @@ impl NativePool {
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativePoolFile {
     open: Handle<Open>,
+    position: Position,
     /// Something was written that no sync has begun after. Changed by calls that hold `open`: so whoever closes knows of all of them.
     is_written: AtomicBool,
     reads: bool,
@@ -230,10 +248,43 @@ impl NativePoolFile {
         self.writing(py, |file| file.append(bytes))
     }
 
-    /// All of them, as long as there is no error.
-    fn append_some(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
-        let len = Buffer::of(data)?.bytes().len();
-        Ok((self.append(py, data)?, len))
+    fn read<'py>(&self, py: Python<'py>, size: usize) -> PyResult<Bound<'py, PyAny>> {
+        self.must(py, self.reads, EBADF, "read")?;
+        filled(py, size, |bytes| {
+            self.with(py, |file| {
+                self.position.advance(|at| file.read_at(bytes, at))
+            })
+        })
+    }
+
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.must(py, self.reads, EBADF, "read")?;
+        let mut buffer = Buffer::writable(buffer)?;
+        let bytes = buffer.bytes_mut();
+        self.with(py, |file| {
+            self.position.advance(|at| file.read_at(bytes, at))
+        })
+    }
+
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at_end: bool) -> PyResult<usize> {
+        self.must(py, self.writes, EBADF, "write")?;
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        let count = bytes.len();
+        self.writing(py, |file| match at_end {
+            true => self
+                .position
+                .follow(|| file.append(bytes).map(|at| (at, count))),
+            false => self
+                .position
+                .advance(|at| file.write_at(bytes, at).map(|()| count)),
+        })
+    }
+
+    fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
+        let from = From::of(whence)?;
+        let to = self.with(py, |file| self.position.seek(offset, from, || file.size()))?;
+        to.ok_or_else(|| nowhere(OsStr::from_bytes(&self.path)))
     }
 
     /// What was written is at the servers, and in the pool's home if it has one.
@@ -258,6 +309,12 @@ impl NativePoolFile {
 
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, Open::size)
+    }
+
+    /// Whether this process has opened it, and not a parent.
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.open.is_ours()
     }
 
     /// Closes, after the calls that are under way. What was written is synced: it would go with this process else.

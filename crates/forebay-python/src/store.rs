@@ -18,9 +18,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use crate::buffer::{Buffer, filled};
-use crate::errors::{closed, inherited};
+use crate::errors::{inherited, nowhere};
 use crate::exporter::{Exports, held_by, object_of, put_back, release, take};
 use crate::handle::Handle;
+use crate::position::{From, Position};
 use crate::view::{Stored, Viewed};
 
 fn failed(error: Errno, path: &Path) -> PyErr {
@@ -124,7 +125,11 @@ impl NativeStore {
         let bytes = path.as_os_str().as_bytes();
         let open = self.with(py, &path, |files| files.open(bytes, options))?;
         let open = Handle::new(open, "file")?;
-        Ok(NativeStoreFile { open, path })
+        Ok(NativeStoreFile {
+            open,
+            position: Position::default(),
+            path,
+        })
     }
 
     /// Names in a directory.
@@ -185,6 +190,7 @@ type Facts = ((u32, u64, u32, u32, u32, u64), (i128, i128, i128));
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct NativeStoreFile {
     open: Handle<Open>,
+    position: Position,
     path: PathBuf,
 }
 
@@ -275,11 +281,35 @@ impl NativeStoreFile {
         self.with(py, |file| file.append(bytes))
     }
 
-    /// As of other files.
-    fn append_some(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
+    fn read<'py>(&self, py: Python<'py>, size: usize) -> PyResult<Bound<'py, PyAny>> {
+        filled(py, size, |bytes| {
+            self.with(py, |file| {
+                self.position.advance(|at| file.read_at(bytes, at))
+            })
+        })
+    }
+
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let mut buffer = Buffer::writable(buffer)?;
+        let bytes = buffer.bytes_mut();
+        self.with(py, |file| {
+            self.position.advance(|at| file.read_at(bytes, at))
+        })
+    }
+
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at_end: bool) -> PyResult<usize> {
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
-        self.with(py, |file| file.append_some(bytes))
+        self.with(py, |file| match at_end {
+            true => self.position.follow(|| file.append_some(bytes)),
+            false => self.position.advance(|at| file.write_at(bytes, at)),
+        })
+    }
+
+    fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
+        let from = From::of(whence)?;
+        let to = self.with(py, |file| self.position.seek(offset, from, || file.size()))?;
+        to.ok_or_else(|| nowhere(&self.path))
     }
 
     /// Everything that was done in the store is durable.
@@ -300,6 +330,12 @@ impl NativeStoreFile {
 
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, Open::size)
+    }
+
+    /// Whether this process has opened it, and not a parent.
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.open.is_ours()
     }
 
     /// Closes, after the calls that are under way. Nothing happens to what belongs to a parent.
@@ -387,7 +423,7 @@ pub fn store_window_commit(window: &Bound<'_, PyAny>, count: usize) -> PyResult<
         let text = format!("the window has {len} bytes, not {count}");
         return Err(PyOSError::new_err((Errno::EINVAL.0, text)));
     }
-    let mut held = take::<Lent>(window)?.ok_or_else(|| closed("window"))?;
+    let mut held = take::<Lent>(window)?;
     let done = window.py().detach(|| held.value.commit(count));
     let path = held.value.path.clone();
     put_back(window, held)?;

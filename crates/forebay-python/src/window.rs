@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use forebay::Window;
 use forebay::sys::forks::Owned;
-use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -113,11 +112,7 @@ pub fn window_slide(window: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
     let shared = Arc::clone(&held_by::<Held>(window)?.value.window);
     let held = shared.get().ok_or_else(|| inherited("window"))?;
     loop {
-        if held_by::<Held>(window)?.exports > 0 {
-            return Err(PyBufferError::new_err(
-                "arrays or buffers lie over this window, which would be elsewhere: let them go first",
-            ));
-        }
+        held_by::<Held>(window)?.must_be_alone()?;
         // With the GIL, so that nobody gets the memory that is about to go.
         let mut slid = match held.try_lock() {
             Ok(slid) => slid,

@@ -3,6 +3,7 @@
 import gc
 import io
 import json
+import os
 import random
 import sys
 import time
@@ -277,6 +278,17 @@ def test_what_the_format_does_not_have_is_not_written(session, path, names, meta
     with pytest.raises(error):
         forebay.safetensors.save_file({name: np.zeros(3) for name in names}, path, metadata, session)
     assert path.read_bytes() == b"what was there"
+
+
+def test_masks_are_not_dropped(session, path, tmp_path):
+    """Neither format has masks. numpy refuses it for its own files."""
+    for mask in ([False, True, False], False):
+        masked = np.ma.masked_array([1.0, 2.0, 3.0], mask)
+        with pytest.raises(ValueError, match="masks"):
+            forebay.numpy.save(tmp_path / "masked.npy", masked, session)
+        with pytest.raises(ValueError, match="masks"):
+            forebay.safetensors.save_file({"masked": masked}, path, session=session)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("sides", [[(1 << 62) - 1] * 300_000, [1] * 65, [0] * 65], ids=["a long product", "ones", "zeros"])

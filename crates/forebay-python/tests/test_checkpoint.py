@@ -221,6 +221,10 @@ def test_the_methods_of_torch_2(session, tmp_path):
     writers = [Writer(tmp_path / "first", session) for _ in plans]
     assert Writer.validate_checkpoint_id(tmp_path / "any") and not Writer.validate_checkpoint_id("s3://any")
     assert not Reader.validate_checkpoint_id(3)
+    # Not a directory of that name, which would be local.
+    for kind in (Writer, Reader):
+        with pytest.raises(ValueError, match="local"):
+            kind("pool://work/any")
     for rank, writer in enumerate(writers):
         writer.reset(tmp_path / "second")
         writer.set_up_storage_writer(rank == 0)

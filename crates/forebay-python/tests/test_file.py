@@ -138,6 +138,28 @@ def test_permissions(session, path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("wrong", [-1, 0o10000, 0o100644, 1 << 40])
+def test_permissions_that_no_file_has_are_refused(session, path, tmp_path, wrong):
+    with pytest.raises(ValueError, match="permissions"):
+        session.open(path, "wb", permissions=wrong)
+    assert not path.exists()
+    with forebay.Store.create(tmp_path / "store", 64 << 20) as store:
+        with pytest.raises(ValueError, match="permissions"):
+            store.open("file", "wb", permissions=wrong)
+        with pytest.raises(ValueError, match="permissions"):
+            store.mkdir("directory", wrong)
+        assert store.listdir() == []
+
+
+def test_the_umask_counts(session, path):
+    usual = os.umask(0o027)
+    try:
+        session.open(path, "wb").close()
+    finally:
+        os.umask(usual)
+    assert path.stat().st_mode & 0o7777 == 0o640
+
+
 def test_buffers_that_will_not_do(session, path):
     with session.open(path, "w+b") as file:
         file.write(b"0123456789")

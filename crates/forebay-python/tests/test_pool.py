@@ -1,10 +1,12 @@
 """Files of pools: a pool of two servers, which `forebay serve` serves, and two processes that use it."""
 
 import errno
+import io
 import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -28,19 +30,41 @@ def _free_ports(count):
     return ports
 
 
+class Servers:
+    """Those of the pool called work."""
+
+    def __init__(self, folder):
+        self._program = _forebay()
+        servers = ", ".join(f'"127.0.0.1:{port}"' for port in _free_ports(2))
+        self._config = folder / "work.toml"
+        self._config.write_text(f"servers = [{servers}]\nblock_bytes = 4096\n")
+        self.start()
+
+    def start(self):
+        command = [self._program, "serve", self._config, "--server"]
+        self._serving = [subprocess.Popen([*command, number], stderr=subprocess.DEVNULL) for number in "12"]
+
+    def kill(self):
+        for each in self._serving:
+            each.kill()
+            each.wait()
+
+
 @pytest.fixture
-def pool(tmp_path, monkeypatch):
-    program = _forebay()
-    servers = ", ".join(f'"127.0.0.1:{port}"' for port in _free_ports(2))
-    config = tmp_path / "work.toml"
-    config.write_text(f"servers = [{servers}]\nblock_bytes = 4096\n")
+def servers(tmp_path, monkeypatch):
     monkeypatch.setenv("FOREBAY_POOLS", str(tmp_path))
-    serving = [subprocess.Popen([program, "serve", config, "--server", n], stderr=subprocess.DEVNULL) for n in "12"]
+    servers = Servers(tmp_path)
+    yield servers
+    servers.kill()
+
+
+@pytest.fixture
+def pool(servers):
     with forebay.Pool("work") as joined:
         yield joined
-    for each in serving:
-        each.kill()
-        each.wait()
+    # What was joined by a URL is of these servers.
+    while forebay._pools:
+        forebay._pools.popitem()[1].close()
 
 
 def test_a_file_by_its_url_is_every_process_s(pool):
@@ -147,4 +171,100 @@ def test_a_child_that_was_forked_has_no_pool(pool):
             os._exit(0 if "fork" in str(refused) else 2)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pool.listdir() == []
+
+
+def test_a_pool_that_gave_this_process_up_is_joined_again(pool, servers):
+    lost = pool.open("lost", "wb")
+    with forebay.open("pool://work/by-url", "wb"):
+        pass
+    for data in (b"second life", b"third life"):
+        servers.kill()
+        servers.start()
+        # By a membership of its own for each, and by what can only be asked.
+        with forebay.open("pool://work/file", "wb") as file:
+            assert file.write(data) == len(data)
+        with pytest.raises(FileNotFoundError):
+            # What learns that it was given up fails by that, and the next call joins.
+            for _ in range(2):
+                try:
+                    pool.remove("lost")
+                except OSError as error:
+                    if error.errno != errno.ENOTCONN:
+                        raise
+        with pool.open("file") as file:
+            assert file.read() == data
+        assert pool.listdir() == ["file"]
+    with pytest.raises(OSError) as gone:
+        lost.write_at(b"lost", 0)
+    assert gone.value.errno == errno.ENOTCONN
+    with pytest.raises(OSError):
+        lost.close()
+
+
+def test_arrays_of_any_size_are_loaded(pool, tmp_path):
+    """A pool's file has no views: from the size on from which arrays lie over them, they are copied."""
+    np = pytest.importorskip("numpy")
+    import forebay.numpy
+    import forebay.safetensors
+
+    for nbytes in (100, (256 << 10) - 1, 256 << 10, 3 << 20):
+        numbers = np.arange(nbytes, dtype="u1")
+        forebay.numpy.save("pool://work/numbers.npy", numbers)
+        forebay.safetensors.save_file({"numbers": numbers}, "pool://work/numbers")
+        for how in ({}, {"writable": True}, {"copy": True}):
+            loaded = forebay.numpy.load("pool://work/numbers.npy", **how)
+            assert (loaded == numbers).all() and loaded.flags.writeable == bool(how)
+            loaded = forebay.safetensors.load_file("pool://work/numbers", **how)["numbers"]
+            assert (loaded == numbers).all() and loaded.flags.writeable == bool(how)
+        for mode in "rc":
+            loaded = forebay.numpy.memmap("pool://work/numbers", mode=mode, offset=8)
+            assert loaded[-nbytes:].tobytes() == numbers.tobytes() and loaded.flags.writeable == (mode == "c")
+        with pool.open("numbers.npy") as file:
+            room = bytearray(file.size())
+            assert file.readinto(room) == len(room) and bytes(room[-nbytes:]) == numbers.tobytes()
+    torch = pytest.importorskip("torch")
+    import forebay.torch
+
+    weights = {"weights": torch.arange(300_000)}
+    forebay.torch.save(weights, "pool://work/weights")
+    assert torch.equal(forebay.torch.load("pool://work/weights")["weights"], weights["weights"])
+    loaded = forebay.safetensors.load_file("pool://work/numbers", framework="torch")["numbers"]
+    assert loaded.numpy().tobytes() == numbers.tobytes()
+
+
+def test_threads_share_a_position(pool):
+    records = [number.to_bytes(4, "little") for number in range(4000)]
+    with pool.open("records", "w+b") as file:
+        file.write_at(b"".join(records), 0)
+        seen = []
+
+        def work():
+            while True:
+                data = file.read(4)
+                if not data:
+                    return
+                seen.append(data)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(usual)
+        assert sorted(seen) == sorted(records)
+        assert file.seek(-4, io.SEEK_END) == file.size() - 4 and file.write(b"last") == 4 and file.tell() == file.size()
+
+
+def test_what_a_pool_does_not_have_is_refused(pool, session):
+    with pytest.raises(ValueError, match="session"):
+        forebay.open("pool://work/file", "wb", session)
+    for wrong in (-1, 0o10000, 0o100644):
+        for call in (pool.open, pool.mkdir):
+            with pytest.raises(ValueError, match="permissions"):
+                call("name", permissions=wrong) if call == pool.mkdir else call("name", "wb", permissions=wrong)
     assert pool.listdir() == []

@@ -252,9 +252,10 @@ impl Served for Pooled {
     }
 
     fn read(&self, at: Part, len: usize, to: Unanswered) {
-        let read = self.openings.get(at.handle).and_then(|opening| {
-            Ok(self.files.read(opening.file, at.offset, len as u64)?)
-        });
+        let read = self
+            .openings
+            .get(at.handle)
+            .and_then(|opening| Ok(self.files.read(opening.file, at.offset, len as u64)?));
         match read {
             Ok(bytes) => to.send(&[IoSlice::new(&bytes)]),
             Err(failed) => to.fail(failed),

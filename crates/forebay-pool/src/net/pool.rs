@@ -141,6 +141,12 @@ impl Pool {
         })
     }
 
+    /// Whether the pool has given this member up, or will not have it: no operation will succeed any more.
+    pub fn is_over(&self) -> bool {
+        let process = process::locked(&self.process);
+        process.is_over || process.is_given_up()
+    }
+
     /// Which ways requests have gone, and how often SEED has learnt.
     pub fn counts(&self) -> Counts {
         self.counting().counts()

@@ -63,7 +63,7 @@ pub(super) struct Process {
     /// Where results of operations go that have not ended.
     askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
-    is_over: bool,
+    pub is_over: bool,
     is_in: Arc<AtomicBool>,
     /// What a server says of itself.
     status: Arc<Mutex<Status>>,

@@ -77,7 +77,7 @@ class Session:
     def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o666) -> File:
         """A file by this session; see `forebay.open`."""
         path = os.fsdecode(path)
-        return File(self._native.open(path, _how(mode), permissions), path, mode)
+        return File(self._native.open(path, _how(mode), _permissions(permissions)), path, mode)
 
     def window(self, nbytes: int) -> Window:
         """A window by this session; see `forebay.window`."""
@@ -130,6 +130,13 @@ def _how(mode: str) -> str:
     if "+" in letters:
         how += "w" if kind == "r" else "r"
     return how
+
+
+def _permissions(bits: int) -> int:
+    """Permissions that a file can have: the system would drop others without a word."""
+    if not 0 <= bits <= 0o7777:
+        raise ValueError(f"permissions must be of the bits 0o7777, not {bits:#o}")
+    return bits
 
 
 class View(NativeView):
@@ -228,9 +235,13 @@ class Window(NativeWindow):
 
 class File(io.RawIOBase):
     """An open file. `read_at`, `readinto_at` and `write_at` name their offset, leave the position alone, and may be called by any number of threads at once.
+    Threads may share the position as well: of two that read, each gets bytes of its own.
 
     Offsets and sizes are bytes. Errors are `OSError` with `errno` and `filename`.
     """
+
+    # Whether there is anything to lay arrays over.
+    _has_views = True
 
     def __init__(self, native: Union[NativeFile, NativePoolFile, NativeStoreFile], name: str, mode: str) -> None:
         super().__init__()
@@ -240,7 +251,8 @@ class File(io.RawIOBase):
         self._reads = "r" in mode or "+" in mode
         self._writes = "r" not in mode or "+" in mode
         self._appends = "a" in mode
-        self._position = native.size() if self._appends else 0
+        if self._appends:
+            native.seek(0, io.SEEK_END)
         _files.add(self)
 
     # Positional calls.
@@ -289,52 +301,34 @@ class File(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self._must(self._reads, "read")
-        count = self._native.readinto_at(buffer, self._position)
-        self._position += count
-        return count
+        return self._native.readinto(buffer)
 
     def readall(self) -> bytes:
         self._must(self._reads, "read")
         parts = []
         while True:
-            rest = self._native.size() - self._position
+            rest = self._native.size() - self.tell()
             # The kernel tells no length of what it makes up (`/proc`), nor of devices that have no end.
-            part = self._native.read_at(rest if rest > 0 else io.DEFAULT_BUFFER_SIZE, self._position)
+            part = self._native.read(rest if rest > 0 else io.DEFAULT_BUFFER_SIZE)
             if not part:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
             parts.append(part)
-            self._position += len(part)
 
     def write(self, data: Any) -> int:
         self._must(self._writes, "write")
-        if self._appends:
-            offset, count = self._native.append_some(data)
-            self._position = offset + count
-        else:
-            count = self._native.write_at(data, self._position)
-            self._position += count
-        return count
+        return self._native.write(data, self._appends)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._check_open()
-        if whence == io.SEEK_CUR:
-            offset += self._position
-        elif whence == io.SEEK_END:
-            offset += self._native.size()
-        elif whence != io.SEEK_SET:
-            raise ValueError(f"invalid whence: {whence}")
-        if offset < 0:
-            raise OSError(22, os.strerror(22), self.name)
-        self._position = offset
-        return offset
+        return self._native.seek(offset, whence)
 
     def tell(self) -> int:
         self._check_open()
-        return self._position
+        return self._native.seek(0, io.SEEK_CUR)
 
     def truncate(self, size: Optional[int] = None) -> int:
         self._must(self._writes, "truncate")
-        size = self._position if size is None else size
+        size = self.tell() if size is None else size
         if size < 0:
             raise OSError(22, os.strerror(22), self.name)
         self._native.truncate(size)
@@ -368,6 +362,12 @@ class File(io.RawIOBase):
         """Takes what was written out of this process's hands, whether the file is closed afterwards or not."""
         self._native.flush()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed, or belongs to the parent of this process: so a wrapper that a child has inherited ends without a word, and what it holds
+        is its parent's to write."""
+        return super().closed or not self._native.is_ours
+
     def readable(self) -> bool:
         self._check_open()
         return self._reads
@@ -385,7 +385,8 @@ class File(io.RawIOBase):
         return f"<forebay.File name={self.name!r} mode={self.mode!r}{state}>"
 
     def _check_open(self) -> None:
-        if self.closed:
+        # What is a parent's says so itself.
+        if super().closed:
             raise ValueError("I/O operation on a closed file")
 
     def _must(self, allowed: bool, what: str) -> None:
@@ -396,6 +397,8 @@ class File(io.RawIOBase):
 
 class PoolFile(File):
     """An open file of a pool. What is written is in this process's memory until it is synced, closed, or wanted by another host."""
+
+    _has_views = False
 
     def view(self, offset: int = 0, length: Optional[int] = None, *, writable: bool = False) -> View:
         raise io.UnsupportedOperation("files of pools have no views")
@@ -421,6 +424,9 @@ class Pool:
     """A process's membership in a pool: files in other hosts' memory, by paths that begin at the pool's root.
 
     `name` is `NAME` for `~/.config/forebay/pools/NAME.toml` or `/etc/forebay/pools/NAME.toml`, or the configuration's path with a `/` in it.
+
+    A pool that has given this process up, since its servers began anew or did not hear of it for a term, is joined again by the next call. What was open
+    before is lost: each call with it is an `OSError` (`ENOTCONN`).
     """
 
     def __init__(self, name: str) -> None:
@@ -430,28 +436,43 @@ class Pool:
     def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o666) -> PoolFile:
         """A file of the pool; modes as of `forebay.open`."""
         path = os.fsdecode(path)
-        native = self._native.open(path, _how(mode), permissions)
+        how, permissions = _how(mode), _permissions(permissions)
+        joined = self._joined()
+        try:
+            native = joined.open(path, how, permissions)
+        except OSError:
+            # It may have been done, which makes no difference but to a file that must be new.
+            if "x" in how or not joined.given_up():
+                raise
+            native = self._joined().open(path, how, permissions)
         return PoolFile(native, f"pool://{self.name}/{path.lstrip('/')}", mode)
 
     def listdir(self, path: _Path = "/") -> List[str]:
         """The names in a directory."""
-        return self._native.list(os.fsdecode(path))
+        return self._joined().list(os.fsdecode(path))
 
     def mkdir(self, path: _Path, permissions: int = 0o777) -> None:
         """Makes a directory."""
-        self._native.make_directory(os.fsdecode(path), permissions)
+        self._joined().make_directory(os.fsdecode(path), _permissions(permissions))
 
     def remove(self, path: _Path) -> None:
         """Removes a file or an empty directory."""
-        self._native.remove(os.fsdecode(path))
+        self._joined().remove(os.fsdecode(path))
 
     def rename(self, old: _Path, new: _Path) -> None:
         """Renames; a file that has the new name is replaced."""
-        self._native.rename(os.fsdecode(old), os.fsdecode(new))
+        self._joined().rename(os.fsdecode(old), os.fsdecode(new))
 
     def close(self) -> None:
         """Leaves the pool, once its files are closed as well. What was not synced by then is lost."""
         self._native.close()
+
+    def _joined(self) -> NativePool:
+        """The membership, a new one where the pool has given up the one before."""
+        with _lock:
+            if self._native.given_up():
+                self._native = NativePool(self.name)
+            return self._native
 
     def __enter__(self) -> Pool:
         return self
@@ -532,7 +553,7 @@ class Store:
     def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o644) -> StoreFile:
         """A file of the store; modes as of `forebay.open`."""
         path = os.fsdecode(path)
-        return StoreFile(self._native.open(path, _how(mode), permissions), path, mode)
+        return StoreFile(self._native.open(path, _how(mode), _permissions(permissions)), path, mode)
 
     def listdir(self, path: _Path = "/") -> List[str]:
         """The names in a directory."""
@@ -547,7 +568,7 @@ class Store:
 
     def mkdir(self, path: _Path, permissions: int = 0o755) -> None:
         """Makes a directory."""
-        self._native.make_directory(os.fsdecode(path), permissions)
+        self._native.make_directory(os.fsdecode(path), _permissions(permissions))
 
     def remove(self, path: _Path) -> None:
         """Removes a file, a symbolic link or an empty directory."""
@@ -586,7 +607,9 @@ def _pool_of(rest: str) -> Tuple[Pool, str]:
 
 
 _default: Optional[Session] = None
-_lock = threading.Lock()
+# Reentrant: a handler of a signal may open a file while the thread that it interrupts has the lock. Of two sessions, or two memberships in a pool, that are
+# made so, either may stay.
+_lock = threading.RLock()
 _files: weakref.WeakSet[File] = weakref.WeakSet()
 
 
@@ -602,6 +625,8 @@ def default_session() -> Session:
 def open(path: _Path, mode: str = "rb", session: Optional[Session] = None) -> File:
     """Opens a file: modes are those of the built-in `open`, and always binary. `pool://NAME/path` is a file of a pool."""
     if isinstance(path, str) and path.startswith("pool://"):
+        if session is not None:
+            raise ValueError(f"{path}: files of pools are in no session")
         pool, path = _pool_of(path[len("pool://") :])
         return pool.open(path, mode)
     if session is None:
@@ -628,8 +653,9 @@ def _at_exit() -> None:
         except Exception:
             # Its bytes stay in the session's memory.
             pass
-    for pool in _pools.values():
-        pool.close()
+    while _pools:
+        # One that is opened later is joined anew.
+        _pools.popitem()[1].close()
     for store in list(_stores):
         try:
             store.close()
@@ -645,7 +671,7 @@ def _after_fork() -> None:
     global _default, _lock, _files, _pools, _stores
     _default = None
     _pools = {}
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _files = weakref.WeakSet()
     _stores = weakref.WeakSet()
 

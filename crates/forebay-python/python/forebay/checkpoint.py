@@ -51,6 +51,8 @@ class _Directory:
 
     def _move_to(self, checkpoint_id: Optional[_Path]) -> None:
         if checkpoint_id:
+            if "://" in os.fsdecode(checkpoint_id):
+                raise ValueError(f"{checkpoint_id}: checkpoints are in local directories")
             self.path = Path(checkpoint_id)
 
     @property

@@ -96,6 +96,7 @@ def save(path: _Path, array: Any, session: Optional[forebay.Session] = None) -> 
     if not path.endswith(".npy"):
         path += ".npy"
     array = np.asanyarray(array)
+    _refuse_masks(array)
     if array.dtype.hasobject:
         raise ValueError("arrays of Python objects cannot be saved")
     head = _Head()
@@ -109,6 +110,12 @@ def save(path: _Path, array: Any, session: Optional[forebay.Session] = None) -> 
         end = _write_whole(file, head.bytes, 0)
         if data.nbytes:
             _write_whole(file, data.reshape(-1).view(np.uint8), end)
+
+
+def _refuse_masks(array: Any) -> None:
+    """As numpy does for its own files, which have no masks either."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError("arrays with masks cannot be saved: save array.data and array.mask, or array.filled()")
 
 
 class _Enough(Exception):
@@ -175,17 +182,18 @@ def _array(file: forebay.File, offset: int, shape: Tuple[int, ...], dtype: np.dt
 
 
 def _memory(file: forebay.File, offset: int, nbytes: int, how: _How) -> Any:
-    """So many bytes of a file: a view of them, or a copy where that is asked for or they are few."""
+    """So many bytes of a file: a view of them, or a copy where that is asked for, they are few, or the file has no views."""
     if nbytes == 0:
         return b""
-    if how.copy or nbytes < _VIEW_BYTES_MIN:
+    if how.copy or nbytes < _VIEW_BYTES_MIN or not file._has_views:
         memory = np.empty(nbytes, np.uint8)
         _read_whole(file, memory, offset)
         return memory
     view = file.view(offset, nbytes, writable=how.writable)
     if len(view) < nbytes:
         raise ValueError(f"{file.name}: the file ends {nbytes - len(view)} bytes before the array does")
-    return view
+    # Of an array that is laid over the view itself numpy does not tell it.
+    return memoryview(view)
 
 
 def _read_whole(file: forebay.File, array: np.ndarray, offset: int) -> None:

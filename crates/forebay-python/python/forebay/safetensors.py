@@ -11,7 +11,7 @@ import numpy as np
 
 import forebay
 
-from .numpy import _How, _memory, _write_whole
+from .numpy import _How, _memory, _refuse_masks, _write_whole
 
 __all__ = ["load_file", "save_file"]
 
@@ -85,7 +85,6 @@ def load_file(
         length = max((tensor.end for tensor in tensors), default=0)
         memory = _memory(file, start, length, how)
         if length and framework == "torch":
-            # Of numpy's arrays a view knows that they lie over it; of torch's tensors it does not.
             memory = np.frombuffer(memory, np.uint8)
         try:
             return {tensor.name: make(memory, tensor) for tensor in tensors}
@@ -115,6 +114,7 @@ def save_file(
             kind, shape = str(tensor.dtype).partition(".")[2], tuple(tensor.shape)
             kind = next((known for known, each in _KINDS.items() if each.torch == kind), kind)
         else:
+            _refuse_masks(tensor)
             tensor = np.asarray(tensor)
             tensor = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False)
             kind, shape = _kind_of(tensor.dtype), tensor.shape

@@ -174,7 +174,7 @@ def _load_range(
     """What `torch.save` has written to a range of a file."""
     # As torch itself reads its environment.
     weights_only = weights_only or os.getenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true")
-    if copy or length < _VIEW_BYTES_MIN or file.read_at(4, start) != _ZIP_MAGIC:
+    if copy or length < _VIEW_BYTES_MIN or not file._has_views or file.read_at(4, start) != _ZIP_MAGIC:
         whole = _Range(lambda memory, at: file.readinto_at(memory, start + at), length)
         return _by_torch(whole, map_location, weights_only, args)
     memory = np.frombuffer(file.view(start, length, writable=True), np.uint8)
