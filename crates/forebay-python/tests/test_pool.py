@@ -202,6 +202,34 @@ def test_a_pool_that_gave_this_process_up_is_joined_again(pool, servers):
         lost.close()
 
 
+# A program that has something to write when the pool's servers have been ended.
+WRITES = """
+import sys
+import forebay
+file = forebay.open("pool://work/file", "wb")
+file.write(b"bytes" * 1000)
+print("written", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_program_whose_servers_are_gone_ends(servers):
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITES],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            assert child.stdout.readline() == "written\n"
+            servers.kill()
+            said = child.communicate("\n", timeout=60)[1]
+        finally:
+            child.kill()
+    assert "not written" in said, said
+
+
 def test_arrays_of_any_size_are_loaded(pool, tmp_path):
     """A pool's file has no views: from the size on from which arrays lie over them, they are copied."""
     np = pytest.importorskip("numpy")
