@@ -102,7 +102,7 @@ impl Options {
     }
 
     /// As the helper takes them.
-    fn words(&self) -> Vec<&'static str> {
+    fn words(&self) -> Vec<String> {
         let mut words = vec!["default_permissions", "subtype=forebay", "noatime"];
         words.push(if self.read_only { "ro" } else { "rw" });
         let more = [
@@ -116,7 +116,8 @@ impl Options {
                 .filter(|(yes, _)| *yes)
                 .map(|(_, word)| word),
         );
-        words
+        let words = words.into_iter().map(String::from);
+        words.chain([attach::max_read()]).collect()
     }
 }
 
@@ -414,7 +415,10 @@ mod tests {
         assert!(flags.contains(
             MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV
         ));
-        assert!(options.words().contains(&"noexec"));
+        let words = options.words();
+        for word in ["noexec", "max_read=1048576"] {
+            assert!(words.iter().any(|other| other == word), "{words:?}");
+        }
     }
 
     #[test]

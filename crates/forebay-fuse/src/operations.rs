@@ -262,8 +262,8 @@ impl<F: Served> Serving<F> {
 
     fn read(&self, asked: Asked<'_>, to: Unanswered) {
         let part = asked.own(wire::ReadIn::parse).and_then(|from| {
-            let len = asked::room(from.size)?;
-            Ok((Self::part(asked.number(), from.fh, from.offset)?, len))
+            let at = Self::part(asked.number(), from.fh, from.offset)?;
+            Ok((at, asked::room(from.size)))
         });
         match part {
             Ok((at, len)) => self.0.read(at, len, to),
@@ -332,7 +332,7 @@ impl<F: Served> Serving<F> {
             Err(failed) => return to.fail(failed),
         };
         let handle = Self::handle(asked.number(), from.fh);
-        to.fill(asked::room_for_names(from.size), |memory| {
+        to.fill(asked::room(from.size), |memory| {
             let mut entries = Entries::new(memory);
             self.0
                 .list(handle, from.offset, |listed| entries.add(listed, None))?;
@@ -346,7 +346,7 @@ impl<F: Served> Serving<F> {
             Err(failed) => return to.fail(failed),
         };
         let directory = (asked.number(), Self::handle(asked.number(), from.fh));
-        to.fill(asked::room_for_names(from.size), |memory| {
+        to.fill(asked::room(from.size), |memory| {
             let mut entries = Entries::new(memory);
             list_with_attributes(&*self.0, directory, from.offset, &mut entries)?;
             Ok(entries.len())

@@ -136,6 +136,23 @@ fn a_second_signal_ends_it_at_once() {
     scene.await_daemon();
 }
 
+/// The kernel asks for no more at once than one answer has.
+#[test]
+fn what_one_request_reads_is_limited() {
+    for scene in Scene::each("limited", &[]) {
+        let list = fs::read_to_string("/proc/self/mounts").expect("the list");
+        let point = scene.point.to_str().expect("UTF-8");
+        let line = { list.lines() }.find(|line| line.split(' ').nth(1) == Some(point));
+        let options = line.and_then(|line| line.split(' ').nth(3));
+        let mut options = options.expect("mounted").split(',');
+        assert!(
+            options.any(|option| option == "max_read=1048576"),
+            "{line:?}"
+        );
+        scene.end();
+    }
+}
+
 #[test]
 fn in_the_background_it_is_there_when_the_command_ends() {
     let Some(scene) = Scene::begin("first", &[]) else {

@@ -10,6 +10,7 @@ use forebay::sys::socket;
 use rustix::process::{getegid, geteuid};
 
 use super::{Options, Places};
+use crate::contents::REQUEST_BYTES_MAX;
 use crate::points::{self, HELPER, as_option};
 use crate::transport::device::PATH as DEVICE;
 
@@ -26,9 +27,10 @@ fn attach_by_root(places: &Places, options: &Options) -> Result<OwnedFd, String>
     let device = fs::OpenOptions::new().read(true).write(true).open(DEVICE);
     let device = OwnedFd::from(device.map_err(|error| no_device(&error))?);
     let mut data = format!(
-        "fd={},rootmode=40000,user_id=0,group_id={},default_permissions",
+        "fd={},rootmode=40000,user_id=0,group_id={},default_permissions,{}",
         device.as_raw_fd(),
-        getegid().as_raw()
+        getegid().as_raw(),
+        max_read()
     );
     if options.allow_other {
         data.push_str(",allow_other");
@@ -99,4 +101,9 @@ fn refused(said: &str) -> String {
         return format!("{HELPER} has refused without a word");
     }
     said.to_owned()
+}
+
+/// What one request of the kernel's reads at most. Where the kernel reads a file for itself (a module's, another kernel's) nothing else limits it.
+pub(super) fn max_read() -> String {
+    format!("max_read={REQUEST_BYTES_MAX}")
 }
