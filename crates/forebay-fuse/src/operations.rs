@@ -404,7 +404,9 @@ impl<F: Served> Serving<F> {
 
     fn seek(&self, asked: Asked<'_>) -> Answer<wire::LseekOut> {
         let from = asked.own(wire::LseekIn::parse)?;
-        let at = Self::part(asked.number(), from.fh, from.offset)?;
+        let at = Self::part(asked.number(), from.fh, from.offset);
+        // Before a file's beginning nothing is found, as elsewhere.
+        let at = at.map_err(|_| Failed(libc::ENXIO))?;
         let offset = self.0.seek(at, from.whence)?;
         Ok(wire::LseekOut { offset })
     }
