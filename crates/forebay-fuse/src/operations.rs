@@ -184,7 +184,7 @@ impl<F: Served> Serving<F> {
             accessed: time(ATIME, ATIME_NOW, new.atime, new.atimensec),
             modified: time(MTIME, MTIME_NOW, new.mtime, new.mtimensec),
             handle: is_set(FH).then_some(new.fh),
-            by_root: asked.by().uid == 0,
+            kills: is_set(KILL_SUIDGID),
         };
         self.0.change(asked.number(), &changes)
     }
