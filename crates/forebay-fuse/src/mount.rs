@@ -21,13 +21,13 @@ use rustix::process::{Resource, getrlimit};
 use crate::directory::{Directory, open_root};
 use crate::failed::Failed;
 use crate::operations::{Serving, wanted};
-use crate::points::{self, NotEnded, State};
+use crate::points::{self, NotEnded, Own, State};
 use crate::pool::Pooled;
 use crate::served::Served;
 use crate::store::Stored;
 use crate::transport::device::Device;
 use crate::transport::init::agree;
-use crate::transport::threads::Threads;
+use crate::transport::threads::{Threads, is_aborted};
 
 mod attach;
 
@@ -217,7 +217,7 @@ enum Behind {
 pub struct Mounted {
     behind: Behind,
     serving: Threads,
-    point: PathBuf,
+    point: Own,
     /// What [`Mounted::begin_flush`] has begun.
     flushing: Mutex<Option<JoinHandle<usize>>>,
 }
@@ -240,7 +240,7 @@ impl Mounted {
         Ok(Mounted {
             behind: Behind::Directory(directory),
             serving,
-            point: places.point.clone(),
+            point: Own::of(&places.point),
             flushing: Mutex::default(),
         })
     }
@@ -265,7 +265,7 @@ impl Mounted {
         Ok(Mounted {
             behind: Behind::Store(stored),
             serving,
-            point: places.point.clone(),
+            point: Own::of(&places.point),
             flushing: Mutex::default(),
         })
     }
@@ -280,7 +280,7 @@ impl Mounted {
         Ok(Mounted {
             behind: Behind::Pool(pooled),
             serving,
-            point: places.point.clone(),
+            point: Own::of(&places.point),
             flushing: Mutex::default(),
         })
     }
@@ -295,7 +295,7 @@ impl Mounted {
     /// # Errors
     /// As for [`points::end`].
     pub fn unmount(&self, lazy: bool) -> Result<(), NotEnded> {
-        points::end(&self.point, lazy)
+        points::end(&self.point.path, lazy)
     }
 
     /// How many openings of files there are, of a directory's and of a pool's; of a store's the kernel does not tell.
@@ -334,7 +334,7 @@ impl Mounted {
     /// After the end: what is still open is closed. How many files could not be written, as for [`Mounted::flush`].
     ///
     /// # Errors
-    /// Why serving has ended, where it was not because of an unmount; of a store, why it could not be closed.
+    /// Why serving has ended, where it was not because of an unmount; of a store, why it could not be closed. All that is to be done is done all the same.
     pub fn finish(self) -> Result<usize, String> {
         let flushing = { self.flushing.into_inner() }.unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = flushing {
@@ -345,22 +345,29 @@ impl Mounted {
             Behind::Store(_) => 0,
             Behind::Pool(pool) => pool.end_all(),
         };
-        match self.serving.join() {
-            Ok(()) => {}
+        let point = self.point.path.display();
+        let served = match self.serving.join() {
             // A request was under way when it was unmounted: that a file which nobody has any more is to be given back.
-            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
-            Err(error) => {
-                let point = self.point.display();
-                return Err(format!("serving {point} has failed: {error}"));
+            Err(error) if !is_aborted(&error) => {
+                Err(format!("serving {point} has failed: {error}"))
             }
-        }
+            _ => Ok(()),
+        };
+        let taken_away = self.point.take_away();
         // Whoever served it has gone.
-        if let Behind::Store(store) = self.behind
-            && let Some(store) = Arc::into_inner(store)
-        {
-            store.close().map_err(not_durable)?;
+        let closed = match self.behind {
+            Behind::Store(store) => Arc::into_inner(store).map_or(Ok(()), Stored::close),
+            _ => Ok(()),
+        };
+        let all = [served, taken_away, closed.map_err(not_durable)];
+        let mut wrong: Vec<_> = all.into_iter().filter_map(Result::err).collect();
+        if wrong.is_empty() {
+            return Ok(failed);
         }
-        Ok(failed)
+        if failed > 0 {
+            wrong.push(format!("{failed} files could not be written"));
+        }
+        Err(wrong.join("; "))
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::here::skipped;
 use crate::place::{Process, Run};
-use crate::scene::{Scene, wait_until};
+use crate::scene::{Kind, Scene, wait_until};
 use crate::users::{USER, as_user};
 
 #[test]
@@ -134,6 +134,39 @@ fn a_second_signal_ends_it_at_once() {
         "acknowledged, and this"
     );
     scene.await_daemon();
+}
+
+/// Whoever aborts a mount takes its process from it, and leaves it in the list: nobody could use it, and nothing could be mounted there.
+#[test]
+fn a_mount_that_is_aborted_is_an_error_and_is_not_left_behind() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root aborts mounts");
+    }
+    for mut scene in Scene::each("aborted", &[]) {
+        fs::write(scene.point.join("closed"), "closed before").expect("written");
+        let mut file = File::create(scene.point.join("file")).expect("made");
+        file.write_all(b"acknowledged").expect("written");
+        // It is in use, and stays for all that; its connection does not.
+        let mut abort = Command::new("umount");
+        let aborted = abort.arg("--force").arg(&scene.point).output();
+        let aborted = Run::of(aborted.expect("umount runs"));
+        assert!(aborted.stderr.contains("busy"), "{aborted:?}");
+        let said = scene.await_end(1);
+        assert!(said.contains("aborted"), "{said}");
+        assert_eq!(scene.state(), State::Free);
+        assert!(file.write_all(b"nobody hears").is_err());
+        if scene.kind == Kind::Store {
+            scene.check_store();
+            scene.mount(&[]);
+        }
+        let read = |name: &str| fs::read_to_string(scene.below(name)).expect("read");
+        assert_eq!(read("closed"), "closed before");
+        assert_eq!(read("file"), "acknowledged");
+        match scene.kind {
+            Kind::Directory => scene.await_daemon(),
+            Kind::Store => scene.end(),
+        }
+    }
 }
 
 /// The kernel asks for no more at once than one answer has.
