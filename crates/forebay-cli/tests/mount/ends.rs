@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::here::skipped;
 use crate::place::{Process, Run};
-use crate::scene::{Kind, Scene, wait_until};
+use crate::scene::{Kind, Scene, can_mount, wait_until};
 use crate::users::{USER, as_user};
 
 #[test]
@@ -167,6 +167,27 @@ fn a_mount_that_is_aborted_is_an_error_and_is_not_left_behind() {
             Kind::Store => scene.end(),
         }
     }
+}
+
+#[test]
+fn who_cannot_be_told_that_it_is_mounted_has_no_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scene = Scene::unmounted("untold");
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"exec "$@" 5>/dev/full"#, "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["mount", "--linger", "0.3", "--ready-fd", "5"]);
+    let mut command = scene.place.in_place(command, &[]);
+    let command = command.arg(&scene.directory).arg(&scene.point);
+    let run = Run::of(command.output().expect("sh runs"));
+    assert!(
+        run.code == 1 && run.stderr.contains("--ready-fd"),
+        "{run:?}"
+    );
+    assert_eq!(scene.state(), State::Free);
+    scene.await_daemon();
 }
 
 /// The kernel asks for no more at once than one answer has.
