@@ -26,8 +26,8 @@ pub(crate) struct Changes {
     pub(crate) modified: Option<NewTime>,
     /// By which handle.
     pub(crate) handle: Option<u64>,
-    /// Whether root asks.
-    pub(crate) by_root: bool,
+    /// Whether the bits go that make a program somebody else. A kernel that does not say so sets the mode itself.
+    pub(crate) kills: bool,
 }
 
 impl Directory {
@@ -50,7 +50,7 @@ impl Directory {
             rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(len) = changes.len {
-            self.truncate(number, changes.handle, len, !changes.by_root)?;
+            self.truncate(number, changes.handle, len, changes.kills)?;
         }
         if changes.accessed.is_some() || changes.modified.is_some() {
             self.set_times(&fd, changes)?;

@@ -4,36 +4,34 @@
 //! agree on what each can do; threads serve it until it is unmounted, by whomever. Whatever was open then is closed, which hands it to
 //! the devices.
 
-use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fs, io};
 
 use forebay::Session;
-use forebay::sys::socket;
 use forebay_pmem::Store;
 use forebay_pool::files::Files;
 use rustix::fs::Mode;
 use rustix::mount::MountFlags;
-use rustix::process::{Resource, getegid, geteuid, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
 use crate::directory::{Directory, open_root};
 use crate::failed::Failed;
 use crate::operations::{Serving, wanted};
-use crate::points::{self, HELPER, NotEnded, State, as_option};
+use crate::points::{self, NotEnded, Own, State};
 use crate::pool::Pooled;
 use crate::served::Served;
 use crate::store::Stored;
-use crate::transport::device::{self, Device};
+use crate::transport::device::Device;
 use crate::transport::init::agree;
-use crate::transport::threads::Threads;
+use crate::transport::threads::{Threads, is_aborted};
 
-const DEVICE: &str = device::PATH;
+mod attach;
+
+use attach::attach;
 
 /// What is asked for beside the places.
 #[derive(Clone, Debug)]
@@ -104,7 +102,7 @@ impl Options {
     }
 
     /// As the helper takes them.
-    fn words(&self) -> Vec<&'static str> {
+    fn words(&self) -> Vec<String> {
         let mut words = vec!["default_permissions", "subtype=forebay", "noatime"];
         words.push(if self.read_only { "ro" } else { "rw" });
         let more = [
@@ -118,7 +116,8 @@ impl Options {
                 .filter(|(yes, _)| *yes)
                 .map(|(_, word)| word),
         );
-        words
+        let words = words.into_iter().map(String::from);
+        words.chain([attach::max_read()]).collect()
     }
 }
 
@@ -218,7 +217,7 @@ enum Behind {
 pub struct Mounted {
     behind: Behind,
     serving: Threads,
-    point: PathBuf,
+    point: Own,
     /// What [`Mounted::begin_flush`] has begun.
     flushing: Mutex<Option<JoinHandle<usize>>>,
 }
@@ -241,7 +240,7 @@ impl Mounted {
         Ok(Mounted {
             behind: Behind::Directory(directory),
             serving,
-            point: places.point.clone(),
+            point: Own::of(&places.point),
             flushing: Mutex::default(),
         })
     }
@@ -266,7 +265,7 @@ impl Mounted {
         Ok(Mounted {
             behind: Behind::Store(stored),
             serving,
-            point: places.point.clone(),
+            point: Own::of(&places.point),
             flushing: Mutex::default(),
         })
     }
@@ -281,7 +280,7 @@ impl Mounted {
         Ok(Mounted {
             behind: Behind::Pool(pooled),
             serving,
-            point: places.point.clone(),
+            point: Own::of(&places.point),
             flushing: Mutex::default(),
         })
     }
@@ -296,7 +295,7 @@ impl Mounted {
     /// # Errors
     /// As for [`points::end`].
     pub fn unmount(&self, lazy: bool) -> Result<(), NotEnded> {
-        points::end(&self.point, lazy)
+        points::end(&self.point.path, lazy)
     }
 
     /// How many openings of files there are, of a directory's and of a pool's; of a store's the kernel does not tell.
@@ -335,7 +334,7 @@ impl Mounted {
     /// After the end: what is still open is closed. How many files could not be written, as for [`Mounted::flush`].
     ///
     /// # Errors
-    /// Why serving has ended, where it was not because of an unmount; of a store, why it could not be closed.
+    /// Why serving has ended, where it was not because of an unmount; of a store, why it could not be closed. All that is to be done is done all the same.
     pub fn finish(self) -> Result<usize, String> {
         let flushing = { self.flushing.into_inner() }.unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = flushing {
@@ -346,22 +345,29 @@ impl Mounted {
             Behind::Store(_) => 0,
             Behind::Pool(pool) => pool.end_all(),
         };
-        match self.serving.join() {
-            Ok(()) => {}
+        let point = self.point.path.display();
+        let served = match self.serving.join() {
             // A request was under way when it was unmounted: that a file which nobody has any more is to be given back.
-            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
-            Err(error) => {
-                let point = self.point.display();
-                return Err(format!("serving {point} has failed: {error}"));
+            Err(error) if !is_aborted(&error) => {
+                Err(format!("serving {point} has failed: {error}"))
             }
-        }
+            _ => Ok(()),
+        };
+        let taken_away = self.point.take_away();
         // Whoever served it has gone.
-        if let Behind::Store(store) = self.behind
-            && let Some(store) = Arc::into_inner(store)
-        {
-            store.close().map_err(not_durable)?;
+        let closed = match self.behind {
+            Behind::Store(store) => Arc::into_inner(store).map_or(Ok(()), Stored::close),
+            _ => Ok(()),
+        };
+        let all = [served, taken_away, closed.map_err(not_durable)];
+        let mut wrong: Vec<_> = all.into_iter().filter_map(Result::err).collect();
+        if wrong.is_empty() {
+            return Ok(failed);
         }
-        Ok(failed)
+        if failed > 0 {
+            wrong.push(format!("{failed} files could not be written"));
+        }
+        Err(wrong.join("; "))
     }
 }
 
@@ -398,96 +404,10 @@ fn serve<F: Served>(served: &Arc<F>, device: OwnedFd) -> io::Result<Threads> {
     Threads::begin(device, agreed, Serving(Arc::clone(served)))
 }
 
-/// Mounts. The descriptor is where the kernel's requests come from.
-fn attach(places: &Places, options: &Options) -> Result<OwnedFd, String> {
-    if geteuid().is_root() {
-        attach_by_root(places, options)
-    } else {
-        attach_by_helper(places, options)
-    }
-}
-
-fn attach_by_root(places: &Places, options: &Options) -> Result<OwnedFd, String> {
-    let device = fs::OpenOptions::new().read(true).write(true).open(DEVICE);
-    let device = OwnedFd::from(device.map_err(|error| no_device(&error))?);
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id=0,group_id={},default_permissions",
-        device.as_raw_fd(),
-        getegid().as_raw()
-    );
-    if options.allow_other {
-        data.push_str(",allow_other");
-    }
-    let data = CString::new(data).map_err(|error| error.to_string())?;
-    rustix::mount::mount(
-        &places.source,
-        &places.point,
-        points::FILE_SYSTEM,
-        options.flags(),
-        &*data,
-    )
-    .map_err(|error| io::Error::from(error).to_string())?;
-    Ok(device)
-}
-
-fn no_device(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => format!(
-            "there is no {DEVICE}; load the kernel's module (`modprobe fuse`), or give the container that device"
-        ),
-        _ => format!("{DEVICE}: {error}; a container needs that device, and the right to mount"),
-    }
-}
-
-/// The helper mounts with root's rights, checks what this user may, and sends the descriptor over its standard input.
-fn attach_by_helper(places: &Places, options: &Options) -> Result<OwnedFd, String> {
-    let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
-    let mut words = b"fsname=".to_vec();
-    words.extend(as_option(&places.source));
-    for word in options.words() {
-        words.push(b',');
-        words.extend(word.bytes());
-    }
-    let words: std::ffi::OsString = std::os::unix::ffi::OsStringExt::from_vec(words);
-    let child = Command::new(HELPER)
-        .arg("-o")
-        .arg(words)
-        .arg("--")
-        .arg(&places.point)
-        .env("_FUSE_COMMFD", "0")
-        .env("LC_ALL", "C")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| points::no_helper(&error))?;
-    // It sends one, or ends.
-    let received = socket::receive(ours.as_fd(), &mut [0]);
-    let output = child
-        .wait_with_output()
-        .map_err(|error| error.to_string())?;
-    let descriptor = received
-        .ok()
-        .and_then(|(_, descriptors)| descriptors.into_iter().next());
-    match descriptor.filter(|_| output.status.success()) {
-        Some(descriptor) => Ok(descriptor),
-        None => Err(refused(&String::from_utf8_lossy(&output.stderr))),
-    }
-}
-
-fn refused(said: &str) -> String {
-    let said = said.trim();
-    if said.contains("user_allow_other") {
-        return "--allow-other is root's to allow: write the line user_allow_other to /etc/fuse.conf".into();
-    }
-    if said.is_empty() {
-        return format!("{HELPER} has refused without a word");
-    }
-    said.to_owned()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -502,7 +422,10 @@ mod tests {
         assert!(flags.contains(
             MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV
         ));
-        assert!(options.words().contains(&"noexec"));
+        let words = options.words();
+        for word in ["noexec", "max_read=1048576"] {
+            assert!(words.iter().any(|other| other == word), "{words:?}");
+        }
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl<F: Served> Serving<F> {
             accessed: time(ATIME, ATIME_NOW, new.atime, new.atimensec),
             modified: time(MTIME, MTIME_NOW, new.mtime, new.mtimensec),
             handle: is_set(FH).then_some(new.fh),
-            by_root: asked.by().uid == 0,
+            kills: is_set(KILL_SUIDGID),
         };
         self.0.change(asked.number(), &changes)
     }
@@ -262,8 +262,8 @@ impl<F: Served> Serving<F> {
 
     fn read(&self, asked: Asked<'_>, to: Unanswered) {
         let part = asked.own(wire::ReadIn::parse).and_then(|from| {
-            let len = asked::room(from.size)?;
-            Ok((Self::part(asked.number(), from.fh, from.offset)?, len))
+            let at = Self::part(asked.number(), from.fh, from.offset)?;
+            Ok((at, asked::room(from.size)))
         });
         match part {
             Ok((at, len)) => self.0.read(at, len, to),
@@ -332,7 +332,7 @@ impl<F: Served> Serving<F> {
             Err(failed) => return to.fail(failed),
         };
         let handle = Self::handle(asked.number(), from.fh);
-        to.fill(asked::room_for_names(from.size), |memory| {
+        to.fill(asked::room(from.size), |memory| {
             let mut entries = Entries::new(memory);
             self.0
                 .list(handle, from.offset, |listed| entries.add(listed, None))?;
@@ -346,7 +346,7 @@ impl<F: Served> Serving<F> {
             Err(failed) => return to.fail(failed),
         };
         let directory = (asked.number(), Self::handle(asked.number(), from.fh));
-        to.fill(asked::room_for_names(from.size), |memory| {
+        to.fill(asked::room(from.size), |memory| {
             let mut entries = Entries::new(memory);
             list_with_attributes(&*self.0, directory, from.offset, &mut entries)?;
             Ok(entries.len())
@@ -404,7 +404,9 @@ impl<F: Served> Serving<F> {
 
     fn seek(&self, asked: Asked<'_>) -> Answer<wire::LseekOut> {
         let from = asked.own(wire::LseekIn::parse)?;
-        let at = Self::part(asked.number(), from.fh, from.offset)?;
+        let at = Self::part(asked.number(), from.fh, from.offset);
+        // Before a file's beginning nothing is found, as elsewhere.
+        let at = at.map_err(|_| Failed(libc::ENXIO))?;
         let offset = self.0.seek(at, from.whence)?;
         Ok(wire::LseekOut { offset })
     }

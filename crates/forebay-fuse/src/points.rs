@@ -30,6 +30,7 @@ pub enum State {
 
 /// One line of the kernel's list.
 struct Line {
+    device: Vec<u8>,
     point: PathBuf,
     kind: String,
 }
@@ -59,10 +60,15 @@ pub(crate) fn unescaped(text: &[u8]) -> PathBuf {
 
 fn parsed(line: &[u8]) -> Option<Line> {
     let mut words = line.split(|&byte| byte == b' ');
-    let point = unescaped(words.nth(4)?);
+    let device = words.nth(2)?.to_vec();
+    let point = unescaped(words.nth(1)?);
     let kind = words.skip_while(|&word| word != b"-").nth(1)?;
     let kind = String::from_utf8_lossy(kind).into_owned();
-    Some(Line { point, kind })
+    Some(Line {
+        device,
+        point,
+        kind,
+    })
 }
 
 /// The file system that one sees at a path: the last that was mounted there.
@@ -162,6 +168,49 @@ fn end_by_helper(path: &Path, lazy: bool) -> Result<(), NotEnded> {
     }
 }
 
+/// Where this process has mounted something.
+pub(crate) struct Own {
+    pub(crate) path: PathBuf,
+    /// What it is told by from what others mount there afterwards; `None`: the list could not be read.
+    device: Option<Vec<u8>>,
+}
+
+impl Own {
+    /// For what has just been mounted.
+    pub(crate) fn of(path: &Path) -> Self {
+        Own {
+            path: path.to_owned(),
+            device: device(path),
+        }
+    }
+
+    /// After the end of its requests: a mount that nobody has unmounted was aborted. It is taken away, since it would only be in the way, and that is said.
+    ///
+    /// # Errors
+    /// That, in words.
+    pub(crate) fn take_away(&self) -> Result<(), String> {
+        let is_left = self.device.is_some() && device(&self.path) == self.device;
+        // Its number may be that of another one by now, which somebody serves.
+        if !is_left || !state(&self.path).is_ok_and(|state| state == State::Dead) {
+            return Ok(());
+        }
+        let point = self.path.display();
+        let what = format!(
+            "{point} was aborted, not unmounted (`umount --force` does that to a mount in use)"
+        );
+        Err(match end(&self.path, true) {
+            Ok(()) => format!("{what}; it is unmounted now"),
+            Err(_) => format!("{what}; run `forebay umount {point}`"),
+        })
+    }
+}
+
+/// The device of a mount of ours.
+fn device(path: &Path) -> Option<Vec<u8>> {
+    let line = topmost(path).ok()??;
+    (line.kind == FILE_SYSTEM).then_some(line.device)
+}
+
 /// Whether the helper is there.
 pub fn helper_works() -> bool {
     let output = Command::new(HELPER).arg("--version").output();
@@ -197,7 +246,7 @@ mod tests {
         let line = b"36 35 0:43 / /mnt/with\\040space\\134 rw,nosuid shared:7 - fuse.forebay /data rw,user_id=0";
         let line = parsed(line).expect("a line");
         assert_eq!(line.point, Path::new("/mnt/with space\\"));
-        assert_eq!(line.kind, FILE_SYSTEM);
+        assert_eq!((&line.device[..], &*line.kind), (&b"0:43"[..], FILE_SYSTEM));
         assert!(parsed(b"").is_none());
     }
 

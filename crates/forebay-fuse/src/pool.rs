@@ -261,8 +261,7 @@ impl Pooled {
         let file = File(number);
         let now = now();
         let mut mode = changes.mode.map(|mode| (mode & 0o7777) as u16);
-        let gives = changes.uid.is_some() || changes.gid.is_some();
-        if gives || changes.len.is_some() && !changes.by_root {
+        if changes.kills {
             let facts = self.files.attributes(file)?.1;
             let kept = without_privileges(facts.mode.into()) as u16;
             if facts.kind == Kind::File && kept != facts.mode {

@@ -14,7 +14,7 @@ use forebay_pmem::{Attributes, BLOCK, Creator, SetTime, Store, Time};
 use crate::attributes::{self, FileAttr, NewTime};
 use crate::caller::Caller;
 use crate::changes::Changes;
-use crate::contents::{SET_GROUP, SET_USER, without_privileges};
+use crate::contents::without_privileges;
 use crate::failed::{Answer, Failed};
 
 /// Rights that a program has when it is executed.
@@ -62,16 +62,15 @@ impl Stored {
     }
 
     fn changed(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
-        let gives = changes.uid.is_some() || changes.gid.is_some();
-        let cuts = changes.len.is_some();
         let mut mode = changes.mode;
-        if gives || cuts {
+        if changes.kills {
             let now = self.store.getattr(number)?.mode;
-            let is_directory = now & libc::S_IFMT == libc::S_IFDIR;
-            let kills = !is_directory && (gives || !changes.by_root);
-            if kills && now & (SET_USER | SET_GROUP) != 0 {
-                mode = mode.or(Some(without_privileges(now) & 0o7777));
+            let kept = without_privileges(now);
+            if kept != now {
+                mode = mode.or(Some(kept & 0o7777));
             }
+        }
+        if changes.uid.is_some() || changes.gid.is_some() || changes.len.is_some() {
             self.drop_capabilities(number)?;
         }
         let changes = forebay_pmem::Changes {

@@ -73,7 +73,7 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     };
     let mounted = mounted.map_err(Failure::Failed)?;
     let mut teller = Teller::begin(&places.point);
-    announce(&places, &config.session, ready)?;
+    announce(&places, &config.session, ready).inspect_err(|_| abandon(&mounted, teller.take()))?;
     let mut told = 0;
     while !mounted.is_over() {
         if let Some(teller) = &mut teller {
@@ -217,6 +217,14 @@ fn announce(
     };
     let written = writeln!(std::fs::File::from(ready), "forebay: {line}");
     written.map_err(|error| Failure::Failed(format!("--ready-fd: {error}")))
+}
+
+/// Whoever waits to be told of a mount, and cannot be, takes it for not mounted.
+fn abandon(mounted: &Mounted, teller: Option<Teller>) {
+    // First: the next mount may have the device's number, and must not be told of this one's end.
+    drop(teller);
+    let _ = mounted.unmount(true);
+    let _ = mounted.flush();
 }
 
 /// Says how many files are open, where that is known.

@@ -135,6 +135,11 @@ fn space_is_reserved_punched_and_found() {
                 seek(rustix::fs::SeekFrom::Data(4096)),
                 seek(rustix::fs::SeekFrom::Data((2 << 20) + 1)),
                 seek(rustix::fs::SeekFrom::Data(1 << 40)),
+                // A place before the file's beginning.
+                [
+                    seek(rustix::fs::SeekFrom::Data(u64::MAX)),
+                    seek(rustix::fs::SeekFrom::Hole(1 << 63)),
+                ],
                 file.metadata().expect("known").len(),
                 bytes,
             ));
@@ -142,11 +147,11 @@ fn space_is_reserved_punched_and_found() {
         drop((file, same));
         let (here, there) = (&places[0], &places[1]);
         assert_eq!(
-            (here.0, here.1, here.2, here.3),
-            (there.0, there.1, there.2, there.3)
+            (here.0, here.1, here.2, here.3, here.4),
+            (there.0, there.1, there.2, there.3, there.4)
         );
-        let differs = forebay_model::first_difference(&here.4, &there.4);
-        assert_eq!((here.4.len(), differs), (there.4.len(), None));
+        let differs = forebay_model::first_difference(&here.5, &there.5);
+        assert_eq!((here.5.len(), differs), (there.5.len(), None));
         // The kernel takes nothing out of a mount's files.
         let file = File::options()
             .write(true)

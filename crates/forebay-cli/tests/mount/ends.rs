@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::here::skipped;
 use crate::place::{Process, Run};
-use crate::scene::{Scene, wait_until};
+use crate::scene::{Kind, Scene, can_mount, wait_until};
 use crate::users::{USER, as_user};
 
 #[test]
@@ -134,6 +134,77 @@ fn a_second_signal_ends_it_at_once() {
         "acknowledged, and this"
     );
     scene.await_daemon();
+}
+
+/// Whoever aborts a mount takes its process from it, and leaves it in the list: nobody could use it, and nothing could be mounted there.
+#[test]
+fn a_mount_that_is_aborted_is_an_error_and_is_not_left_behind() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root aborts mounts");
+    }
+    for mut scene in Scene::each("aborted", &[]) {
+        fs::write(scene.point.join("closed"), "closed before").expect("written");
+        let mut file = File::create(scene.point.join("file")).expect("made");
+        file.write_all(b"acknowledged").expect("written");
+        // It is in use, and stays for all that; its connection does not.
+        let mut abort = Command::new("umount");
+        let aborted = abort.arg("--force").arg(&scene.point).output();
+        let aborted = Run::of(aborted.expect("umount runs"));
+        assert!(aborted.stderr.contains("busy"), "{aborted:?}");
+        let said = scene.await_end(1);
+        assert!(said.contains("aborted"), "{said}");
+        assert_eq!(scene.state(), State::Free);
+        assert!(file.write_all(b"nobody hears").is_err());
+        if scene.kind == Kind::Store {
+            scene.check_store();
+            scene.mount(&[]);
+        }
+        let read = |name: &str| fs::read_to_string(scene.below(name)).expect("read");
+        assert_eq!(read("closed"), "closed before");
+        assert_eq!(read("file"), "acknowledged");
+        match scene.kind {
+            Kind::Directory => scene.await_daemon(),
+            Kind::Store => scene.end(),
+        }
+    }
+}
+
+#[test]
+fn who_cannot_be_told_that_it_is_mounted_has_no_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scene = Scene::unmounted("untold");
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"exec "$@" 5>/dev/full"#, "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["mount", "--linger", "0.3", "--ready-fd", "5"]);
+    let mut command = scene.place.in_place(command, &[]);
+    let command = command.arg(&scene.directory).arg(&scene.point);
+    let run = Run::of(command.output().expect("sh runs"));
+    assert!(
+        run.code == 1 && run.stderr.contains("--ready-fd"),
+        "{run:?}"
+    );
+    assert_eq!(scene.state(), State::Free);
+    scene.await_daemon();
+}
+
+/// The kernel asks for no more at once than one answer has.
+#[test]
+fn what_one_request_reads_is_limited() {
+    for scene in Scene::each("limited", &[]) {
+        let list = fs::read_to_string("/proc/self/mounts").expect("the list");
+        let point = scene.point.to_str().expect("UTF-8");
+        let line = { list.lines() }.find(|line| line.split(' ').nth(1) == Some(point));
+        let options = line.and_then(|line| line.split(' ').nth(3));
+        let mut options = options.expect("mounted").split(',');
+        assert!(
+            options.any(|option| option == "max_read=1048576"),
+            "{line:?}"
+        );
+        scene.end();
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use forebay_model::{Op, Profile, StdFiles, drive, generate};
 use forebay_pool::files::{Error, Files};
 use forebay_pool::ids::File as FileNumber;
 use forebay_pool::net::Config;
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -776,4 +777,25 @@ fn a_pool_closes_what_was_read_without_a_question() {
     fs::write(&file, b"bytes").expect("written");
     let process = hosts.mounts[0].1.id();
     scene::closes_without_a_question(process, &file);
+}
+
+#[test]
+fn a_pools_files_have_no_data_before_their_beginning() {
+    let Some(mut hosts) = Hosts::begin("pool-seek", 7535) else {
+        return;
+    };
+    let path = hosts.points()[0].join("file");
+    fs::write(&path, "bytes").expect("written");
+    let file = File::open(&path).expect("opened");
+    let seek = |from| rustix::fs::seek(&file, from);
+    // Before the kernel knows that the mount does not answer where holes are, and after it.
+    for _ in 0..2 {
+        for from in [SeekFrom::Data(u64::MAX), SeekFrom::Hole(1 << 63)] {
+            assert_eq!(seek(from), Err(Errno::NXIO), "{from:?}");
+        }
+        assert_eq!(seek(SeekFrom::Hole(1)), Ok(5));
+    }
+    drop(file);
+    hosts.umount(1);
+    hosts.umount(0);
 }

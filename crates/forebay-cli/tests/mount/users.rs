@@ -171,6 +171,61 @@ fn rights_are_those_of_the_directory() {
     }
 }
 
+const MODES: [u32; 3] = [0o6777, 0o4767, 0o2777];
+const CHANGES: [&str; 6] = [
+    "truncate -s 1 FILE",
+    ": > FILE",
+    "echo x >> FILE",
+    "echo x 1<> FILE",
+    "chgrp 4712 FILE",
+    "chown 4711:4712 FILE",
+];
+
+/// What takes bits of a mode away is the right of whoever cuts a file (`CAP_FSETID`), not that he is root.
+#[test]
+fn set_id_bits_go_as_in_the_directory() {
+    for scene in Scene::each("set-id", &["--allow-other", "-o", "suid", "--believe", "0"]) {
+        if !has_users(&scene) {
+            scene.end();
+            continue;
+        }
+        let user = ["--reuid", "4711", "--regid", "4712", "--clear-groups"];
+        let right = ["--inh-caps", "+fsetid", "--ambient-caps", "+fsetid"];
+        let whos = [
+            vec!["--bounding-set", "+fsetid"],
+            vec!["--bounding-set", "-fsetid"],
+            user.to_vec(),
+            [&user[..], &right[..]].concat(),
+        ];
+        for (who, mode) in whos.iter().flat_map(|who| MODES.map(|mode| (who, mode))) {
+            let told = [scene.point.join("here"), scene.directory.join("there")].map(|part| {
+                let mut script = String::new();
+                fs::create_dir(&part).expect("made");
+                open_to(&part, 0o777);
+                for (number, change) in CHANGES.iter().enumerate() {
+                    let file = part.join(number.to_string());
+                    fs::write(&file, "bytes").expect("written");
+                    open_to(&file, mode);
+                    let change = change.replace("FILE", &number.to_string());
+                    script += &format!("{change}; stat -c \"$? %a %u %g %s\" {number}; ");
+                }
+                let mut command = Command::new("setpriv");
+                command.args(who).args(["--", "sh", "-c", &script]);
+                let run = Run::of(command.current_dir(&part).output().expect("setpriv runs"));
+                assert_eq!(run.code, 0, "{run:?}");
+                fs::remove_dir_all(&part).expect("removed");
+                run.stdout
+            });
+            let told = told.each_ref().map(|all| all.lines().collect::<Vec<_>>());
+            assert_eq!(told[0].len(), CHANGES.len());
+            for (change, (here, there)) in CHANGES.iter().zip(told[0].iter().zip(&told[1])) {
+                assert_eq!(here, there, "{who:?}: {change}, {mode:o}");
+            }
+        }
+        scene.end();
+    }
+}
+
 #[test]
 fn others_are_kept_out_unless_asked_in() {
     for scene in Scene::each("others", &[]) {

@@ -63,15 +63,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Bytes of a file that one answer may have. Fewer would be the file's end to the kernel.
-pub(crate) fn room(size: u32) -> Answer<usize> {
-    match size {
-        0..=REQUEST_BYTES_MAX => Ok(size as usize),
-        _ => Err(MALFORMED),
-    }
-}
-
-/// Bytes of names that one answer may have. Of more it gets fewer.
-pub(crate) fn room_for_names(size: u32) -> usize {
+/// Bytes that one answer may have. Who asks for more gets fewer, and asks for the rest: that is no read for the kernel's cache, for which fewer would be
+/// the file's end. Those have no more than the pages that were agreed on.
+pub(crate) fn room(size: u32) -> usize {
     size.min(REQUEST_BYTES_MAX) as usize
 }

@@ -110,8 +110,8 @@ fn word(theirs: &InitIn, wanted: u64) -> Word {
         able |= u64::from(theirs.flags2) << 32;
     }
     let flags = able & (wanted | init::INIT_EXT);
-    let bytes = REQUEST_BYTES_MAX.max(theirs.max_readahead);
-    let pages = bytes.div_ceil(rustix::param::page_size() as u32);
+    // Also where the kernel reads further ahead: one answer has no more.
+    let pages = REQUEST_BYTES_MAX.div_ceil(rustix::param::page_size() as u32);
     let max_pages = u16::try_from(pages).unwrap_or(u16::MAX);
     let ours = InitOut {
         max_readahead: theirs.max_readahead,
@@ -165,6 +165,14 @@ mod tests {
         assert_eq!(ours.time_gran, 1);
         let page = rustix::param::page_size();
         assert_eq!(usize::from(agreed.max_pages) * page, 1 << 20);
+        let far = InitIn {
+            max_readahead: 16 << 20,
+            ..kernel(45, able)
+        };
+        let Word::Agreed(ours, _) = word(&far, WANTED) else {
+            panic!("agreed");
+        };
+        assert_eq!(ours.max_pages, agreed.max_pages);
     }
 
     #[test]

@@ -71,12 +71,46 @@ fn serve_by_threads(
         }
         let mut ended = one(Arc::clone(device))();
         for thread in others {
-            ended = ended.and(joined(thread.join()));
+            ended = worse(ended, joined(thread.join()));
         }
         ended
     })
 }
 
+/// Whether a request was under way when the mount ended, and nothing else is wrong.
+pub(crate) fn is_aborted(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECONNABORTED)
+}
+
+/// How two threads have ended together: what is really wrong is told first.
+fn worse(one: io::Result<()>, other: io::Result<()>) -> io::Result<()> {
+    match (one, other) {
+        (Err(error), Err(other)) if is_aborted(&error) => Err(other),
+        (one, other) => one.and(other),
+    }
+}
+
 fn joined(ended: thread::Result<io::Result<()>>) -> io::Result<()> {
     ended.unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_really_wrong_is_told_first() {
+        let numbers = [0, libc::ECONNABORTED, libc::EBADF];
+        let ended = |errno| match errno {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        };
+        for (at, one) in numbers.into_iter().enumerate() {
+            for (beside, other) in numbers.into_iter().enumerate() {
+                let told = worse(ended(one), ended(other)).err();
+                let told = told.and_then(|error| error.raw_os_error());
+                assert_eq!(told.unwrap_or(0), numbers[at.max(beside)]);
+            }
+        }
+    }
 }

@@ -35,6 +35,8 @@ pub(crate) mod set {
     pub(crate) const FH: u32 = 1 << 6;
     pub(crate) const ATIME_NOW: u32 = 1 << 7;
     pub(crate) const MTIME_NOW: u32 = 1 << 8;
+    /// The bits that make a program somebody else are to go: the file is given away, or who cuts it has no right to keep them (`CAP_FSETID`).
+    pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
 /// About bytes to write (`FUSE_WRITE_...`).
