@@ -258,7 +258,7 @@ keep() {
 # a second time.
 suites() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
-    keep "$scratch/executables" programs forebay_pool
+    keep "$scratch/executables" programs forebay_pool forebay_fuse mount
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
     schedules "$@"
     build scripts/install-test-tools.sh

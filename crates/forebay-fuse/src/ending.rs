@@ -34,6 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// What the kernel's list says of a mount.
 struct Listed {
     device: String,
+    /// What is mounted, as the list has it.
+    source: Vec<u8>,
     point: PathBuf,
     owner: u32,
 }
@@ -61,14 +63,22 @@ fn parsed(line: &[u8]) -> Option<Listed> {
     let owner = { options.split(',') }.find_map(|option| option.strip_prefix("user_id="));
     Some(Listed {
         device: String::from_utf8_lossy(words.get(2)?).into_owned(),
+        source: words.get(rest + 2)?.to_vec(),
         point: unescaped(words.get(4)?),
         owner: owner?.parse().ok()?,
     })
 }
 
-/// Where a device is mounted still: in words.
-fn still_mounted(device: &str) -> Option<String> {
-    let is_it = |mount: &Listed| mount.device == device;
+impl Listed {
+    /// Whether it is a mount of that file system. A number alone says little: once that is gone, another one has its number.
+    fn is_of(&self, device: &str, source: &[u8]) -> bool {
+        self.device == device && self.source == source
+    }
+}
+
+/// Where something is mounted still: in words.
+fn still_mounted(device: &str, source: &[u8]) -> Option<String> {
+    let is_it = |mount: &Listed| mount.is_of(device, source);
     if let Some(mount) = listed_by("self").into_iter().find(is_it) {
         return Some(format!("at {}", mount.point.display()));
     }
@@ -188,6 +198,7 @@ impl Teller {
 #[derive(Debug)]
 pub struct Waiting {
     device: String,
+    source: Vec<u8>,
     tellers: Vec<UnixStream>,
 }
 
@@ -196,12 +207,12 @@ impl Waiting {
     #[must_use]
     pub fn of(point: &Path) -> Waiting {
         match listed(point) {
-            Some(mount) => Self::of_device(mount.device, mount.owner),
-            None => Self::of_device(String::new(), 0),
+            Some(mount) => Self::of_device(mount.device, mount.source, mount.owner),
+            None => Self::of_device(String::new(), Vec::new(), 0),
         }
     }
 
-    fn of_device(device: String, owner: u32) -> Waiting {
+    fn of_device(device: String, source: Vec<u8>, owner: u32) -> Waiting {
         let begun = Instant::now();
         let mut tellers = Vec::new();
         let mut names = names(&device);
@@ -216,7 +227,11 @@ impl Waiting {
                 _ => false,
             });
             if names.is_empty() || !tellers.is_empty() || begun.elapsed() > FULL_PATIENCE {
-                return Waiting { device, tellers };
+                return Waiting {
+                    device,
+                    source,
+                    tellers,
+                };
             }
             std::thread::sleep(FULL_PAUSE);
         }
@@ -245,7 +260,9 @@ impl Waiting {
                 match stream.read_line(&mut line) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         // Another mount may have the number afterwards.
-                        let place = (!is_over).then(|| still_mounted(&self.device)).flatten();
+                        let place = (!is_over)
+                            .then(|| still_mounted(&self.device, &self.source))
+                            .flatten();
                         if let Some(place) = place {
                             return Err(format!(
                                 "it is unmounted here, and still mounted {place}; its process goes on until it is unmounted there as well"
@@ -287,12 +304,16 @@ mod tests {
         let found = parsed(line).expect("a mount");
         assert_eq!((found.device.as_str(), found.owner), ("0:43", 1000));
         assert_eq!(found.point, Path::new("/mnt/with space"));
+        assert!(found.is_of("0:43", b"/data") && !found.is_of("0:4", b"/data"));
+        // The next mount that has the number.
+        assert!(!found.is_of("0:43", b"/other"));
         assert!(parsed(b"").is_none());
     }
 
     fn waiting(stream: UnixStream) -> Waiting {
         Waiting {
             device: "none".into(),
+            source: Vec::new(),
             tellers: vec![stream],
         }
     }
@@ -303,8 +324,8 @@ mod tests {
         let wait = |failed: Option<&'static str>| {
             let device = format!("test-{}-{}", std::process::id(), failed.is_some());
             let mut teller = Teller::of_device(&device).expect("a socket");
-            let waiting = Waiting::of_device(device.clone(), owner);
-            drop(Waiting::of_device(device, owner));
+            let waiting = Waiting::of_device(device.clone(), Vec::new(), owner);
+            drop(Waiting::of_device(device, Vec::new(), owner));
             teller.look();
             teller.look();
             assert_eq!(teller.asked.len(), 1);
@@ -319,7 +340,7 @@ mod tests {
 
     #[test]
     fn who_finds_nobody_to_ask_says_so() {
-        let waiting = Waiting::of_device("none".into(), 0);
+        let waiting = Waiting::of_device("none".into(), Vec::new(), 0);
         let why = waiting.for_end(Duration::from_secs(60), |_| {});
         assert!(why.expect_err("nobody").contains("cannot be asked"));
     }

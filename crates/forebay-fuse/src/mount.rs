@@ -25,8 +25,7 @@ use crate::points::{self, NotEnded, Own, State};
 use crate::pool::Pooled;
 use crate::served::Served;
 use crate::store::Stored;
-use crate::transport::device::Device;
-use crate::transport::init::agree;
+pub use crate::transport::ring::Ring;
 use crate::transport::threads::{Threads, is_aborted};
 
 mod attach;
@@ -48,6 +47,8 @@ pub struct Options {
     pub dev: bool,
     /// How long the kernel may believe what it was told of names and attributes.
     pub believed: Duration,
+    /// Whether requests come by io_uring.
+    pub ring: Ring,
 }
 
 impl Default for Options {
@@ -59,6 +60,7 @@ impl Default for Options {
             suid: false,
             dev: false,
             believed: Duration::from_secs(1),
+            ring: Ring::Auto,
         }
     }
 }
@@ -391,17 +393,16 @@ fn attach_and_serve(
     options: &Options,
 ) -> Result<Threads, String> {
     let device = attach(places, options).map_err(|why| cannot(places, &why))?;
-    serve(served, device).map_err(|error| {
+    serve(served, device, options.ring).map_err(|error| {
         let _ = points::end(&places.point, true);
         cannot(places, &error.to_string())
     })
 }
 
 /// The kernel keeps others out, unless `allow_other` is given. It lets descriptors pass that they have from this user, and so whoever asks is answered.
-fn serve<F: Served>(served: &Arc<F>, device: OwnedFd) -> io::Result<Threads> {
-    let device = Arc::new(Device::new(device));
-    let agreed = agree(&device, wanted::<F>())?;
-    Threads::begin(device, agreed, Serving(Arc::clone(served)))
+fn serve<F: Served>(served: &Arc<F>, device: OwnedFd, ring: Ring) -> io::Result<Threads> {
+    let answers = Arc::new(Serving(Arc::clone(served)));
+    Threads::begin(device, wanted::<F>(), ring, answers)
 }
 
 #[cfg(test)]

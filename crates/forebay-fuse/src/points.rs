@@ -102,7 +102,8 @@ pub fn state(path: &Path) -> io::Result<State> {
     }
     // Not its attributes: those the kernel may know.
     Ok(match rustix::fs::statvfs(path) {
-        Err(Errno::NOTCONN | Errno::CONNABORTED) => State::Dead,
+        // The last one is a ring's, whose process is just ending.
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => State::Dead,
         _ => State::Alive,
     })
 }

@@ -1,7 +1,8 @@
-//! How requests come to a mount and answers go: by reading and writing `/dev/fuse` ([`device`]).
+//! How requests come to a mount and answers go: by reading and writing `/dev/fuse` ([`device`]), or by rings ([`ring`]).
 
 pub(crate) mod device;
 pub(crate) mod init;
+pub(crate) mod ring;
 pub(crate) mod threads;
 
 use std::io::IoSlice;
@@ -33,6 +34,7 @@ pub(crate) struct Unanswered {
 
 enum To {
     Device(Arc<Device>),
+    Ring(ring::Answer),
 }
 
 /// Who answers requests.
@@ -49,6 +51,14 @@ impl Unanswered {
         }
     }
 
+    /// An answer by a ring.
+    fn by_ring(unique: u64, answer: ring::Answer) -> Self {
+        Unanswered {
+            unique,
+            to: Some(To::Ring(answer)),
+        }
+    }
+
     pub(crate) fn fail(mut self, failed: Failed) {
         self.send_now(errno_of(failed), &[]);
     }
@@ -60,12 +70,15 @@ impl Unanswered {
 
     /// Sends bytes that `fill` puts into memory of `bytes`: it says how many they are, or why the request fails.
     pub(crate) fn fill(mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> Answer<usize>) {
-        match &self.to {
-            Some(To::Device(_)) => device::with_buffer(bytes, |memory| match fill(memory) {
-                Ok(filled) => self.send_now(0, &[IoSlice::new(&memory[..filled])]),
-                Err(failed) => self.send_now(errno_of(failed), &[]),
-            }),
-            None => {}
+        match self.to.take() {
+            Some(To::Ring(answer)) => answer.fill(bytes, |memory| fill(memory).map_err(errno_of)),
+            to => {
+                self.to = to;
+                device::with_buffer(bytes, |memory| match fill(memory) {
+                    Ok(filled) => self.send_now(0, &[IoSlice::new(&memory[..filled])]),
+                    Err(failed) => self.send_now(errno_of(failed), &[]),
+                });
+            }
         }
     }
 
@@ -77,6 +90,7 @@ impl Unanswered {
     fn send_now(&mut self, errno: i32, parts: &[IoSlice<'_>]) {
         match self.to.take() {
             Some(To::Device(device)) => device.send(self.unique, errno, parts),
+            Some(To::Ring(answer)) => answer.send(errno, parts),
             None => {}
         }
     }

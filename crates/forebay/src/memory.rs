@@ -12,7 +12,6 @@ pub mod copy;
 pub mod files;
 pub mod layout;
 pub mod mapping;
-pub mod mounts;
 pub mod pins;
 pub mod place;
 pub mod regions;

@@ -10,7 +10,8 @@
 //! - [`extents`] `FIEMAP`
 //! - [`fanotify`] holding those up who open a file; [`inotify`] hearing of them; [`stand_in`] answering for who is stopped
 //! - [`socket`] messages with descriptors
-//! - [`cpu`] which core a thread runs on
+//! - [`cpu`] which core a thread runs on; [`priority`] how much of it, [`scheduling`] together with whom
+//! - [`cgroups`] and [`mounts`] what `/proc` says of this process's surroundings
 //! - [`block`] what `/sys` says about a block device
 //! - [`memory`] aligned memory of a process's own
 //! - [`forks`] what a forked child has only a copy of
@@ -25,6 +26,7 @@
 
 pub mod addresses;
 pub mod block;
+pub mod cgroups;
 pub mod cpu;
 pub mod extents;
 pub mod fanotify;
@@ -41,10 +43,12 @@ pub mod liveness;
 pub mod lock;
 pub mod membarrier;
 pub mod memory;
+pub mod mounts;
 pub mod notes;
 pub mod numbers;
 pub mod opening;
 pub mod priority;
+pub mod scheduling;
 pub mod signals;
 pub mod socket;
 pub mod spawn;

@@ -12,6 +12,7 @@ const DEVICE: &str = "/dev/fuse";
 const MAPS: (u32, u32) = (6, 6);
 const PASSES: (u32, u32) = (6, 9);
 const BY_IO_URING: (u32, u32) = (6, 14);
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// All checks of this module.
 pub fn all() -> Vec<Check> {
@@ -27,7 +28,7 @@ fn fuse() -> Check {
     }
     let found = kernel_has(
         kernel::release().unwrap_or((0, 0)),
-        text_of("/sys/module/fuse/parameters/enable_uring").as_deref(),
+        text_of(SWITCH).as_deref(),
     );
     if rustix::process::geteuid().is_root() {
         return check(found);
@@ -50,8 +51,10 @@ fn kernel_has(version: (u32, u32), uring: Option<&str>) -> String {
     }
     if version >= BY_IO_URING {
         let is_on = uring.is_some_and(|word| word == "Y" || word == "1");
-        let is_on = if is_on { "on" } else { "off" };
-        words.push(format!("and FUSE over io_uring ({is_on}), not used yet"));
+        words.push(match is_on {
+            true => "requests go by io_uring where a mount is a group of its own to the scheduler (`--daemon`)".into(),
+            false => format!("requests could go by io_uring (as root: `echo Y > {SWITCH}`)"),
+        });
     }
     words.join(", ")
 }
@@ -69,8 +72,14 @@ mod tests {
         );
         let new = kernel_has((6, 18), Some("N"));
         assert!(
-            new.contains("passthrough") && new.contains("io_uring (off)"),
+            new.contains("passthrough") && new.contains("echo Y"),
             "{new}"
         );
+        let on = kernel_has((6, 18), Some("Y"));
+        assert!(
+            on.contains("go by io_uring") && !on.contains("echo"),
+            "{on}"
+        );
+        assert!(!old.contains("io_uring"), "{old}");
     }
 }

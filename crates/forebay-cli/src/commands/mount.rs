@@ -149,6 +149,7 @@ fn options(arguments: &Mount) -> Result<Options, Failure> {
     let believed = arguments.believe.unwrap_or(if is_pool { 0.0 } else { 1.0 });
     let mut options = Options {
         believed: Duration::from_secs_f64(believed),
+        ring: arguments.ring,
         ..Options::default()
     };
     for word in &arguments.options {
@@ -166,7 +167,8 @@ fn in_background(arguments: &Mount, places: &Places, config: &Config) -> Result<
     let mut command = itself::command();
     command
         .args(["mount", "--background", "--ready-fd", "1", "--linger"])
-        .arg(arguments.linger.to_string());
+        .arg(arguments.linger.to_string())
+        .args(["--ring", arguments.ring.name()]);
     if let Some(address) = arguments.metrics {
         command.arg("--metrics").arg(address.to_string());
     }

@@ -21,6 +21,16 @@ pub struct Place {
     pub session: String,
 }
 
+/// How mounts are to get their requests, where the test does not say: `FOREBAY_TEST_RING`, such as `always` for all of them by io_uring.
+fn rings(arguments: &[&str]) -> Vec<String> {
+    match std::env::var("FOREBAY_TEST_RING") {
+        Ok(ring) if arguments.contains(&"mount") && !arguments.contains(&"--ring") => {
+            vec!["--ring".to_owned(), ring]
+        }
+        _ => Vec::new(),
+    }
+}
+
 impl Place {
     pub fn new(name: &str) -> Self {
         let dir = |parent: &str| {
@@ -50,6 +60,7 @@ impl Place {
         }
         command
             .args(arguments)
+            .args(rings(arguments))
             .env_remove("NO_COLOR")
             .env("HOME", self.files.path())
             .env("XDG_CONFIG_HOME", self.files.path().join("config"))

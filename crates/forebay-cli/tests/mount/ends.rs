@@ -37,6 +37,40 @@ fn signals_end_it_with_everything_written() {
 }
 
 #[test]
+fn requests_by_io_uring_are_had_or_refused() {
+    if !can_mount() {
+        return;
+    }
+    let mut scene = Scene::unmounted("ring");
+    let switch = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let arguments = ["mount", "--ring", "always"];
+    if !switch.as_ref().is_ok_and(|word| word.trim() == "Y") {
+        let mut command = scene.place.forebay(&arguments);
+        let refused = command.arg(&scene.directory).arg(&scene.point).output();
+        let refused = Run::of(refused.expect("forebay runs"));
+        let remedy = match switch {
+            Ok(_) => "echo Y > /sys/module/fuse",
+            Err(_) => "Linux 6.14",
+        };
+        let says = refused.code == 1 && refused.stderr.contains(remedy);
+        assert!(says && scene.state() == State::Free, "{refused:?}");
+        return;
+    }
+    for (ring, is_there) in [("always", true), ("never", false)] {
+        scene.mount(&["--ring", ring]);
+        let process = scene.process.as_mut().expect("mounted").id();
+        let threads = fs::read_dir(format!("/proc/{process}/task")).expect("threads");
+        let names =
+            threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+        let rings = names.filter(|name| name.starts_with("ring-")).count();
+        assert_eq!(rings > 0, is_there, "{rings}");
+        scene.umount();
+        scene.await_end(0);
+    }
+    scene.await_daemon();
+}
+
+#[test]
 fn a_mount_in_use_stays_or_ends_with_its_last_file() {
     let Some(mut scene) = Scene::begin("busy", &[]) else {
         return;

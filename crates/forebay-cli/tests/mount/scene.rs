@@ -235,13 +235,24 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// How many requests a mount's process has answered while this was done: it writes nothing else.
+/// How many answers a process has given by rings: its entries, one more for each ring.
+fn entries(process: u32) -> u64 {
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fdinfo")).expect("descriptors");
+    let of_one = |descriptor: std::fs::DirEntry| {
+        let about = std::fs::read_to_string(descriptor.path()).ok()?;
+        let tail = { about.lines() }.find_map(|line| line.strip_prefix("SqTail:"))?;
+        tail.trim().parse::<u64>().ok()
+    };
+    descriptors.filter_map(|one| of_one(one.ok()?)).sum()
+}
+
+/// How many requests a mount's process has answered while this was done: by `/dev/fuse` it writes once for each, and writes nothing else.
 pub fn answers(process: u32, act: impl FnOnce()) -> u64 {
     let so_far = || {
         let counts = std::fs::read_to_string(format!("/proc/{process}/io")).expect("counts");
         let mut lines = counts.lines();
         let writes = lines.find_map(|line| line.strip_prefix("syscw: ")?.parse::<u64>().ok());
-        writes.expect("a count of writes")
+        writes.expect("a count of writes") + entries(process)
     };
     let before = so_far();
     act();

@@ -1,12 +1,15 @@
 //! The threads that answer a mount's requests.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use super::Answers;
 use super::device::{Device, serve};
-use super::init::Agreed;
+use super::init::{Agreed, agree};
+use super::ring::{Ring, Rings, not_granted};
+use crate::wire::init;
 
 /// Threads that serve requests: a few may wait for devices while others go on.
 const THREADS_MIN: usize = 8;
@@ -16,18 +19,35 @@ const THREADS_MAX: usize = 32;
 pub(crate) struct Threads(JoinHandle<io::Result<()>>);
 
 impl Threads {
-    /// Begins to answer.
+    /// Agrees with the kernel on what is `wanted` of it, and begins to answer.
     ///
     /// # Errors
-    /// The system's: there is no thread to be had.
-    pub(crate) fn begin(
-        device: Arc<Device>,
-        agreed: Agreed,
-        answers: impl Answers,
+    /// Why there will be no mount.
+    pub(crate) fn begin<A: Answers>(
+        device: OwnedFd,
+        wanted: u64,
+        ring: Ring,
+        answers: Arc<A>,
     ) -> io::Result<Self> {
+        let device = Arc::new(Device::new(device));
+        let ready = ring.ready()?;
+        let of_rings = ready.as_ref().map_or(0, |_| init::OVER_IO_URING);
+        let agreed = agree(&device, wanted | of_rings)?;
+        let rings = match ready {
+            Some(ready) if agreed.flags & init::OVER_IO_URING != 0 => {
+                let (rings, taken) = ready.serve(&device, &answers);
+                ring.or_without(taken)?;
+                rings
+            }
+            Some(_) => ring.or_without(Err(not_granted()))?.unwrap_or_default(),
+            None => Rings::default(),
+        };
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let count = (cores * 2).clamp(THREADS_MIN, THREADS_MAX);
-        let all = move || serve_by_threads(count, &device, agreed, &answers);
+        let all = move || {
+            let ended = serve_by_threads(count, &device, agreed, &*answers);
+            worse(ended, rings.join())
+        };
         named().spawn(all).map(Threads)
     }
 
@@ -83,14 +103,14 @@ pub(crate) fn is_aborted(error: &io::Error) -> bool {
 }
 
 /// How two threads have ended together: what is really wrong is told first.
-fn worse(one: io::Result<()>, other: io::Result<()>) -> io::Result<()> {
+pub(super) fn worse(one: io::Result<()>, other: io::Result<()>) -> io::Result<()> {
     match (one, other) {
         (Err(error), Err(other)) if is_aborted(&error) => Err(other),
         (one, other) => one.and(other),
     }
 }
 
-fn joined(ended: thread::Result<io::Result<()>>) -> io::Result<()> {
+pub(super) fn joined(ended: thread::Result<io::Result<()>>) -> io::Result<()> {
     ended.unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
 }
 

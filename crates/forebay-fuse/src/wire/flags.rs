@@ -14,6 +14,8 @@ pub(crate) mod init {
     /// There is an upper half.
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests may come by io_uring.
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// What the kernel may do with a file that is open (`FOPEN_...`).

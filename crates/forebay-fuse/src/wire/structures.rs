@@ -310,4 +310,21 @@ structures! {
         namelen: u32,
         kind: u32,
     }
+
+    /// What a ring says of a request, and of its answer (`struct fuse_uring_ent_in_out`).
+    RingEntry {
+        flags: u64,
+        commit_id: u64,
+        payload_sz: u32,
+        padding: u32,
+        reserved: u64,
+    }
+
+    /// What the entry of a command says (`struct fuse_uring_cmd_req`).
+    RingCommand {
+        flags: u64,
+        commit_id: u64,
+        qid: u16,
+        padding: [u16; 3],
+    }
 }

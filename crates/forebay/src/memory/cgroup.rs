@@ -19,9 +19,10 @@ mod gauge;
 pub mod parse;
 mod watch;
 
-use super::mounts::{Mount, parse_mountinfo};
+pub use crate::sys::cgroups::System;
+use crate::sys::cgroups::{Level, Version};
 pub use gauge::{Gauge, Nearness, margin};
-use parse::{CgroupPaths, parse_cgroup, parse_field, parse_limit, parse_meminfo};
+use parse::{parse_field, parse_limit, parse_meminfo};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 pub use watch::{Pressure, Watch};
@@ -65,41 +66,7 @@ pub fn headroom() -> Option<u64> {
     System::here().headroom()
 }
 
-/// Version of a cgroup hierarchy: the files have other names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
-}
-
-/// A directory of the hierarchy that this process is in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Level {
-    version: Version,
-    dir: PathBuf,
-    /// The process's own, below all others of its hierarchy.
-    is_own: bool,
-}
-
-/// The files of `/proc` and `/sys`, real or drawn by a test.
-#[derive(Clone, Debug)]
-pub struct System {
-    root: PathBuf,
-}
-
 impl System {
-    /// This machine, as this process sees it.
-    pub fn here() -> Self {
-        Self::at(Path::new("/"))
-    }
-
-    /// A tree of files that stands for a machine.
-    pub fn at(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-        }
-    }
-
     /// The limits in force. Without any readable file: no memory at all, by "nothing readable".
     pub fn limits(&self) -> Limits {
         let machine = self
@@ -110,7 +77,7 @@ impl System {
             None => (0, "nothing readable"),
         };
         let tightest = self
-            .levels()
+            .levels("memory")
             .iter()
             .filter_map(|level| self.tightest(level))
             .min();
@@ -132,7 +99,7 @@ impl System {
         let machine = self
             .read(Path::new("/proc/meminfo"))
             .and_then(|text| parse_meminfo(&text));
-        let levels = self.levels();
+        let levels = self.levels("memory");
         let left = levels.iter().filter_map(|level| {
             Some(
                 self.tightest(level)?
@@ -141,49 +108,6 @@ impl System {
             )
         });
         left.chain(machine.map(|memory| memory.available)).min()
-    }
-
-    /// The directories from this process's memory cgroup up to the top of what is mounted, of
-    /// version 2 first and then of version 1. A hybrid system has the memory controller in one.
-    fn levels(&self) -> Vec<Level> {
-        let paths = self
-            .read(Path::new("/proc/self/cgroup"))
-            .map(|text| parse_cgroup(&text));
-        let CgroupPaths { v1_memory, v2 } = paths.unwrap_or_default();
-        let mountinfo = self
-            .read(Path::new("/proc/self/mountinfo"))
-            .unwrap_or_default();
-        let mounts = parse_mountinfo(&mountinfo);
-        let mut levels = Vec::new();
-        let v2_mount = mounts.iter().find(|mount| mount.kind == "cgroup2");
-        if let (Some(path), Some(mount)) = (v2, v2_mount) {
-            levels.extend(self.climb(Version::Two, &path, mount));
-        }
-        let v1_mount = mounts
-            .iter()
-            .find(|mount| mount.kind == "cgroup" && mount.super_option("memory").is_some());
-        if let (Some(path), Some(mount)) = (v1_memory, v1_mount) {
-            levels.extend(self.climb(Version::One, &path, mount));
-        }
-        levels
-    }
-
-    fn climb(&self, version: Version, path: &Path, mount: &Mount) -> Vec<Level> {
-        let own = own_dir(path, mount);
-        let own = if self.exists(&own) {
-            own
-        } else {
-            mount.point.clone()
-        };
-        own.ancestors()
-            .take_while(|dir| dir.starts_with(&mount.point))
-            .enumerate()
-            .map(|(above, dir)| Level {
-                version,
-                dir: dir.to_owned(),
-                is_own: above == 0,
-            })
-            .collect()
     }
 
     fn tightest(&self, level: &Level) -> Option<Limit> {
@@ -242,18 +166,6 @@ impl System {
         let bytes_of = |part: &&str| parse_field(&stat, &format!("{prefix}{part}")).unwrap_or(0);
         Some(used.saturating_sub(parts.iter().map(bytes_of).sum()))
     }
-
-    fn read(&self, path: &Path) -> Option<String> {
-        std::fs::read_to_string(self.real(path)).ok()
-    }
-
-    fn exists(&self, path: &Path) -> bool {
-        self.real(path).is_dir()
-    }
-
-    fn real(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
-    }
 }
 
 /// A limit and where it stands. Ordered by bytes first; among equals the one nearest to the
@@ -276,24 +188,6 @@ impl PartialOrd for Limit {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
-}
-
-/// The directory of the cgroup `path` under the mount, as far as names can tell.
-///
-/// `path` is relative to the root of this process's cgroup namespace, the mount's root to that of
-/// whoever mounted it. Equal prefixes mean that both count from the same root. A path of `/`
-/// under a mount of some other root is a container that sees its own cgroup as the mount's top.
-fn own_dir(path: &Path, mount: &Mount) -> PathBuf {
-    match path.strip_prefix(&mount.root) {
-        Ok(below) if !escapes(below) => mount.point.join(below),
-        _ => mount.point.clone(),
-    }
-}
-
-/// Whether a path leaves its start by `..`: a process outside its namespace's root looks so.
-fn escapes(path: &Path) -> bool {
-    path.components()
-        .any(|part| part == std::path::Component::ParentDir)
 }
 
 #[cfg(test)]

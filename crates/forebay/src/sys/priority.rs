@@ -14,6 +14,13 @@ pub fn be_nice() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
+/// Makes the calling thread one that runs where nobody else of its group wants to ([`super::scheduling`]). Threads that it starts are so, too. Where that is refused, it goes on as it is.
+pub fn make_idle() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: concerns the calling thread alone (0); the kernel reads the parameter, which lives until the call returns.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+}
+
 /// The shortest turn that the kernel gives a thread, ns.
 const TURN_NS: u64 = 100_000;
 

@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
-use crate::memory::mounts::{Mount, parse_mountinfo};
+use crate::sys::mounts::{Mount, parse_mountinfo};
 
 /// Moves a process to the top of each hierarchy of cgroups that can freeze. Best effort: in a container the top is the container's own
 /// cgroup, or may not be written to.

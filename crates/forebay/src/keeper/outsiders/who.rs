@@ -15,7 +15,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use super::library;
-use crate::memory::mounts::parse_mountinfo;
+use crate::sys::mounts::parse_mountinfo;
 use crate::sys::stat;
 
 /// What a process has mapped.

@@ -46,7 +46,7 @@ impl Gauge {
     pub fn look(&mut self) -> Option<Nearness> {
         let old = |at: Instant| at.elapsed() >= BELIEVED_FOR;
         if self.looked.is_none_or(old) {
-            let levels = self.system.levels().into_iter();
+            let levels = self.system.levels("memory").into_iter();
             let limited = |level: Level| {
                 let bytes = self.system.tightest(&level)?.bytes;
                 Some((level, bytes))

@@ -2,40 +2,9 @@
 //!
 //! `None` always means "says nothing": a missing line, "max", or version 1's number for no limit.
 
-use std::path::PathBuf;
-
 /// From here on a limit is none: version 1 writes the largest multiple of the page size below 2^63,
 /// which depends on the page size.
 const NO_LIMIT: u64 = 1 << 60;
-
-/// Where a process stands in the hierarchies that can limit memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CgroupPaths {
-    /// Path in version 1's memory hierarchy.
-    pub v1_memory: Option<PathBuf>,
-    /// Path in version 2's hierarchy.
-    pub v2: Option<PathBuf>,
-}
-
-/// Reads `/proc/self/cgroup`: lines of `id:controllers:path`.
-pub fn parse_cgroup(text: &str) -> CgroupPaths {
-    let mut paths = CgroupPaths::default();
-    for line in text.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (Some(id), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
-        else {
-            continue;
-        };
-        // A cgroup that was removed under a process says so after its path.
-        let path = PathBuf::from(path.strip_suffix(" (deleted)").unwrap_or(path));
-        if id == "0" && controllers.is_empty() {
-            paths.v2 = Some(path);
-        } else if controllers.split(',').any(|name| name == "memory") {
-            paths.v1_memory = Some(path);
-        }
-    }
-    paths
-}
 
 /// Reads a limit in bytes.
 pub fn parse_limit(text: &str) -> Option<u64> {
@@ -107,30 +76,6 @@ pub fn parse_stall(text: &str) -> Option<Stall> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cgroup_paths() {
-        let v1 = "9:name=systemd:/\n4:cpu,memory:/a/b\n0::/\n";
-        let table: [(&str, Option<&str>, Option<&str>); 6] = [
-            (v1, Some("/a/b"), Some("/")),
-            (
-                "0::/user.slice/x.scope\n",
-                None,
-                Some("/user.slice/x.scope"),
-            ),
-            ("0::/gone (deleted)\n", None, Some("/gone")),
-            ("7:memory:/with:colon\n", Some("/with:colon"), None),
-            ("7:memory_not:/x\nnonsense\n", None, None),
-            ("", None, None),
-        ];
-        for (text, v1_memory, v2) in table {
-            let expected = CgroupPaths {
-                v1_memory: v1_memory.map(PathBuf::from),
-                v2: v2.map(PathBuf::from),
-            };
-            assert_eq!(parse_cgroup(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn limits() {

@@ -46,14 +46,14 @@ impl Default for Watch {
 impl Watch {
     /// Starts watching. What happened before is not pressure.
     pub fn new(system: System) -> Self {
-        let events = system.events(&system.levels());
+        let events = system.events(&system.levels("memory"));
         Self { system, events }
     }
 
     /// Pressure now; reclaim counts when it happened since the last call. A few dozen system calls,
     /// so once or twice a second is often enough.
     pub fn pressure(&mut self) -> Pressure {
-        let levels = self.system.levels();
+        let levels = self.system.levels("memory");
         let events = self.system.events(&levels);
         // Levels may vanish when a process is moved, so the sum may fall as well.
         let reclaiming = events > self.events;

@@ -6,7 +6,7 @@
 
 use super::PlaceKind;
 use crate::limits::HUGE_BYTES;
-use crate::memory::mounts::{Mount, parse_mountinfo_of};
+use crate::sys::mounts::{Mount, parse_mountinfo_of};
 use std::ffi::CString;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
