@@ -71,6 +71,8 @@ pub struct Client {
     epochs: u64,
     valid_until: u64,
     gone: bool,
+    /// What was unwritten when it was given up: files, bytes.
+    left: (usize, u64),
     told: Option<u64>,
     keys: BTreeMap<Server, Key>,
     /// The last stamp of each server in this epoch.
@@ -113,6 +115,7 @@ impl Client {
             epochs: 0,
             valid_until: 0,
             gone: false,
+            left: (0, 0),
             told: None,
             keys: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -424,6 +427,7 @@ impl Client {
     }
 
     fn give_up(&mut self) {
+        self.left = self.unwritten();
         self.gone = true;
         for (_, state) in std::mem::take(&mut self.files) {
             let ids = state

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::changes::WHOLE;
 use super::past::Aside;
-use super::state::{Active, Cached, Phase, State};
+use super::state::{Active, Cached, Phase};
 use super::transfer::Request;
 use super::{Answer, Client, Failure, Operation};
 use crate::ids::{Epoch, File, SIZE_BLOCK};
@@ -42,18 +42,33 @@ impl Client {
         self.losses
     }
 
-    /// Files that have bytes which the servers do not have, and these bytes, in whole blocks.
+    /// Files that have bytes which the servers do not have, or which have gone to them and have not been synced since, and these bytes, in whole blocks. With
+    /// a home, the former alone. Of a client that was given up, what it had then.
     pub fn unwritten(&self) -> (usize, u64) {
-        let of_file = |state: &State| -> u64 {
-            let blocks = state.cache.iter();
-            let owed = blocks.filter(|(block, cached)| **block != SIZE_BLOCK && cached.is_owed());
-            owed.map(|(_, cached)| cached.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-                .sum()
-        };
-        let files = self.files.iter().filter(|(file, _)| **file != File::NAMES);
-        let owed = files.map(|(_, state)| of_file(state));
-        let owed: Vec<u64> = owed.filter(|bytes| *bytes > 0).collect();
-        (owed.len(), owed.iter().sum())
+        if self.gone {
+            return self.left;
+        }
+        let mut blocks = BTreeMap::<File, u64>::new();
+        for (&(file, first), &(end, _)) in &self.went {
+            *blocks.entry(file).or_default() += end.min(SIZE_BLOCK).saturating_sub(first);
+        }
+        for (file, state) in &self.files {
+            let owed = state.cache.iter().filter(|(_, cached)| cached.is_owed());
+            let alone = owed.filter(|(block, _)| !self.has_gone(*file, **block));
+            let count = alone.filter(|(block, _)| **block != SIZE_BLOCK).count();
+            *blocks.entry(*file).or_default() += count as u64;
+        }
+        blocks.remove(&File::NAMES);
+        let files = blocks.values().filter(|count| **count > 0).count();
+        (
+            files,
+            blocks.values().sum::<u64>() * self.config.block_bytes,
+        )
+    }
+
+    fn has_gone(&self, file: File, block: u64) -> bool {
+        let run = self.went.range((file, 0)..=(file, block)).next_back();
+        run.is_some_and(|(_, (end, _))| block < *end)
     }
 
     /// A sync of a file has ended and has found a loss, or not. Says whether it is to say so.

@@ -336,7 +336,7 @@ impl Drop for Pool {
             // There may be no such stream.
             let _ = writeln!(
                 std::io::stderr(),
-                "forebay: the pool of {} does not answer: {bytes} bytes of {files} files are not written, and lost",
+                "forebay: the pool of {} does not answer: {bytes} bytes of {files} files are not written, or not synced, and may be lost",
                 self.first
             );
         }

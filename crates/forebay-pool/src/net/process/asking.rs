@@ -37,7 +37,7 @@ impl Process {
     /// What a client leaves unwritten that is cut off from the pool, in files and bytes; nothing as long as it may still be written.
     pub fn unwritten(&self) -> Option<(usize, u64)> {
         match &self.machine {
-            Machine::Client(client) if !client.is_member(self.now()) => {
+            Machine::Client(client) if self.is_over || !client.is_member(self.now()) => {
                 Some(client.unwritten()).filter(|(files, _)| *files > 0)
             }
             _ => None,
