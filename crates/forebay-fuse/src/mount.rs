@@ -392,11 +392,18 @@ fn attach_and_serve(
     places: &Places,
     options: &Options,
 ) -> Result<Threads, String> {
-    let device = attach(places, options).map_err(|why| cannot(places, &why))?;
-    serve(served, device, options.ring).map_err(|error| {
-        let _ = points::end(&places.point, true);
-        cannot(places, &error.to_string())
-    })
+    let with = |ring| {
+        let device = attach(places, options).map_err(|why| cannot(places, &why))?;
+        serve(served, device, ring).map_err(|error| {
+            let _ = points::end(&places.point, true);
+            cannot(places, &error.to_string())
+        })
+    };
+    match with(options.ring) {
+        // The kernel may have granted rings, which cannot be taken back, and not have taken one of them: a mount without.
+        Err(_) if options.ring == Ring::Auto => with(Ring::Never),
+        ended => ended,
+    }
 }
 
 /// The kernel keeps others out, unless `allow_other` is given. It lets descriptors pass that they have from this user, and so whoever asks is answered.

@@ -56,7 +56,11 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     limits::raise();
     let mut signals = signals::ending()?;
     let mut kept = match places.kind {
-        Kind::Store | Kind::Pool => None,
+        Kind::Store | Kind::Pool => {
+            // A session's keeper is not to inherit it.
+            options.ring.prepare();
+            None
+        }
         Kind::Directory => Some(Kept::join(&arguments, &config).map_err(Failure::Failed)?),
     };
     let mounted = match (&kept, &pool) {

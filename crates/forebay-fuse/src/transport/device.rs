@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::{Answers, Request, Unanswered};
@@ -63,6 +64,13 @@ impl Device {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Whether the mount has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut asked = [PollFd::new(&self.0, PollFlags::empty())];
+        let at_once = Timespec::default();
+        poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().contains(PollFlags::ERR)
     }
 
     /// Sends an answer. One that the kernel does not take has nobody who waits for it any more.

@@ -64,6 +64,15 @@ impl Ring {
         }
     }
 
+    /// To be called before what is behind a mount begins threads of its own. If idle threads are going to answer requests, the calling one is idle from now on, and
+    /// so are those that it starts. What a group may have of a processor goes by what all its threads weigh: of a group with an ordinary thread that works on
+    /// another processor the idle ones would get next to nothing.
+    pub fn prepare(self) {
+        if self != Ring::Never && is_switched_on() == Some(true) && scheduling::is_own_group() {
+            priority::make_idle();
+        }
+    }
+
     /// Places for the requests of a mount; `None` where they come by `/dev/fuse` alone.
     ///
     /// # Errors
@@ -89,13 +98,15 @@ impl Ring {
     pub(crate) fn or_without<T>(self, rings: io::Result<T>) -> io::Result<Option<T>> {
         match (rings, self) {
             (Ok(rings), _) => Ok(Some(rings)),
-            (Err(why), Ring::Always) => Err(io::Error::new(
-                why.kind(),
-                format!("no requests by io_uring: {why}"),
-            )),
+            (Err(why), Ring::Always) => Err(refused(why)),
             (Err(_), _) => Ok(None),
         }
     }
+}
+
+/// Says of an error what was not to be had.
+pub(super) fn refused(why: io::Error) -> io::Error {
+    io::Error::new(why.kind(), format!("no requests by io_uring: {why}"))
 }
 
 /// The kernel has them, and does not give them to this mount.
@@ -168,7 +179,8 @@ impl<A: Answers> Ready<A> {
         Ok(ready)
     }
 
-    /// Gives the places to the kernel, which has granted rings. If one of them is not taken, why: all requests come by `/dev/fuse` then.
+    /// Gives the places to the kernel, which has granted rings. If one of them is not taken, why: the mount is not to be used then. Where it was not FUSE that has
+    /// refused the place (a security module, memory), requests wait for it for ever.
     pub(crate) fn serve(self, device: &Arc<Device>, answers: &Arc<A>) -> (Rings, io::Result<()>) {
         for begins in &self.begins {
             let begun = Begun {

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use super::Answers;
 use super::device::{Device, serve};
 use super::init::{Agreed, agree};
-use super::ring::{Ring, Rings, not_granted};
+use super::ring::{Ring, Rings, not_granted, refused};
 use crate::wire::init;
 
 /// Threads that serve requests: a few may wait for devices while others go on.
@@ -36,7 +36,7 @@ impl Threads {
         let rings = match ready {
             Some(ready) if agreed.flags & init::OVER_IO_URING != 0 => {
                 let (rings, taken) = ready.serve(&device, &answers);
-                ring.or_without(taken)?;
+                taken.map_err(refused)?;
                 rings
             }
             Some(_) => ring.or_without(Err(not_granted()))?.unwrap_or_default(),

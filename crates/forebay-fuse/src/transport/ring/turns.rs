@@ -58,7 +58,7 @@ impl Turns {
     /// Gives the kernel the place.
     ///
     /// # Errors
-    /// Why it does not take it. Then it sends no request to any ring.
+    /// Why it does not take it.
     pub(super) fn register(&mut self, device: &Device) -> io::Result<()> {
         let parts = self.place.parts();
         self.push(with_parts(self.command(device, REGISTER, 0), &parts));
@@ -80,7 +80,7 @@ impl Turns {
         loop {
             match self.await_request()? {
                 0 => {}
-                error if has_ended(-error) => return Ok(()),
+                error if has_ended(-error) || device.is_over() => return Ok(()),
                 error => return Err(io::Error::from_raw_os_error(-error)),
             }
             // SAFETY: what was with the kernel has come back, and this is the place's thread.
