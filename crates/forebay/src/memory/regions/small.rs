@@ -58,7 +58,8 @@ pub(super) fn take_parts(me: Me<'_>, last: FrameId, batch: u32) -> Option<Parts>
     parts_of(me, frame, batch)
 }
 
-/// Makes a held frame a carved one: parts first, then the owner word, then the hints.
+/// Makes a held frame a carved one: the owner word first, then the parts, then the hints. Whoever comes by an old hint may have seen the owner word of an
+/// earlier life of the frame: could it take parts before the word is this one's, it might give them back and free the frame, which would be carved afterwards.
 fn carve(me: Me<'_>, frame: FrameId) {
     let arena = me.arena;
     for part in 0..BLOCK_PAGES as u32 {
@@ -67,9 +68,9 @@ fn carve(me: Me<'_>, frame: FrameId) {
         }
     }
     if let (Some(free), Some(owner)) = (arena.carve(frame), arena.frame_owner(frame)) {
-        // Release: who comes by an old hint sees the parts on offer before the owner word, and must see them free.
-        free.store(u64::MAX, Ordering::Release);
         owner.store(Owner::Carved.pack(), Ordering::Release);
+        // Release: who takes parts must see them free, and the owner word.
+        free.store(u64::MAX, Ordering::Release);
     }
     arena.carve_hints().set(frame);
 }
