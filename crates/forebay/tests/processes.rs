@@ -10,9 +10,11 @@ mod workers;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::held::Held;
+use forebay::ids::ThreadId;
 use forebay::memory::threads;
 use forebay::sim::Bug;
 use forebay::{File, OpenOptions, Session};
@@ -638,26 +640,33 @@ fn a_forked_child_that_ends_leaves_its_parent_its_place() {
     assert_eq!(threads::life(me.arena, me.id), life, "it was given away");
 }
 
-/// How many slots of a session can be taken at once, once the dead are buried.
-fn slots_for_all(session: &Session) -> usize {
-    let begun = Instant::now();
-    while session.members().dead_threads != 0 {
-        assert!(begun.elapsed() < PATIENCE, "the dead are not buried");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// Slots that can neither be taken nor are a living thread's of this process, all at one moment.
+fn lost_slots(session: &Session) -> Vec<ThreadId> {
     let arena = &*session.shared().arena;
-    let ids: Vec<_> = std::iter::from_fn(|| threads::take(arena, false)).collect();
-    for &id in &ids {
+    let taken: Vec<_> = std::iter::from_fn(|| threads::take(arena, false)).collect();
+    let is_ours = |id| {
+        let slot = arena.thread(id).expect("a slot");
+        let ours = slot.pid.load(Ordering::Relaxed) == std::process::id();
+        ours && threads::is_there(arena, id)
+    };
+    let all = (1..arena.counts().threads).map(ThreadId);
+    let lost = all.filter(|id| !taken.contains(id) && !is_ours(*id));
+    let lost = lost.collect();
+    for id in taken {
         threads::release(threads::Me { arena, id });
     }
-    ids.len()
+    lost
 }
 
-/// Waits until so many can be taken: a thread of the keeper's may have one for a moment. One that is lost stays so.
-fn await_slots(session: &Session, count: usize) {
+/// Waits until none is: a thread of the keeper's may give one back at that moment, and the dead are buried first. One that is lost stays so.
+fn await_all_slots(session: &Session) {
     let begun = Instant::now();
-    while slots_for_all(session) != count {
-        assert!(begun.elapsed() < PATIENCE, "a slot is lost");
+    loop {
+        let lost = lost_slots(session);
+        if lost.is_empty() {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "lost: {lost:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -668,7 +677,6 @@ fn who_is_killed_at_taking_slots_loses_none() {
     let dir = directories().remove(0);
     let session = session_name("slots");
     let mine = Session::open(config(&session)).expect("a session");
-    let before = slots_for_all(&mine);
     let work = Work::Slots { threads: 8 };
     for round in 0..20 {
         let mut worker = Worker::ready(&Spec::new(&session, dir.path(), false, work.clone()));
@@ -677,7 +685,7 @@ fn who_is_killed_at_taking_slots_loses_none() {
         worker.kill();
         worker.end().assert_good_or_killed();
     }
-    await_slots(&mine, before);
+    await_all_slots(&mine);
 }
 
 /// A process whose second thread, which has a slot, executes another program. The kernel does not mark that thread's mutex.
@@ -714,11 +722,10 @@ fn a_session_whose_last_process_executed_a_program_is_recovered() {
 fn who_executed_a_program_is_no_member_and_has_no_slot() {
     let session = session_name("executed");
     let mine = Session::open(config(&session)).expect("a session");
-    let before = slots_for_all(&mine);
     let mut worker = executed(&session);
     assert_eq!(mine.members().processes, [std::process::id()]);
     assert!(mine.others().is_empty());
-    await_slots(&mine, before);
+    await_all_slots(&mine);
     worker.kill();
     worker.end().assert_good_or_killed();
 }
