@@ -25,9 +25,14 @@ pub struct Keeper(Child);
 impl Keeper {
     /// Has it take all the descriptors that it may have, and waits until it has.
     pub fn fill(&mut self, scene: &Scene, meanwhile: impl FnOnce()) {
+        self.fill_and_take(scene, 0, meanwhile);
+    }
+
+    /// The same, and one of its threads takes so many more as soon as others have come free for a moment.
+    pub fn fill_and_take(&mut self, scene: &Scene, more: u32, meanwhile: impl FnOnce()) {
         let mark = scene.path("mark");
         let input = self.0.stdin.as_mut().expect("input");
-        writeln!(input, "{}", mark.display()).expect("a line");
+        writeln!(input, "{more} {}", mark.display()).expect("a line");
         meanwhile();
         in_the_end("it is full", || {
             std::fs::read(&mark).is_ok_and(|mark| mark == b"full")
@@ -199,18 +204,25 @@ fn keeper() {
     }
     let _session = Session::open(coherent(name, coherence)).expect("a session");
     println!("@kept");
-    let mut path = String::new();
-    let _ = std::io::stdin().read_line(&mut path);
-    if !path.is_empty() {
+    let mut line = String::new();
+    let _ = std::io::stdin().read_line(&mut line);
+    if let Some((more, path)) = line.trim().split_once(' ') {
         // From here on it has no descriptor left.
-        let mut mark = std::fs::File::create(path.trim()).expect("a mark");
+        let mut mark = std::fs::File::create(path).expect("a mark");
         let (mut least, mut most) = (0, 0);
-        while let Ok(fd) = open(Path::new("/dev/null"), libc::O_RDONLY | libc::O_CLOEXEC) {
+        let nothing = || open(Path::new("/dev/null"), libc::O_RDONLY | libc::O_CLOEXEC);
+        while let Ok(fd) = nothing() {
             (least, most) = (least.max(fd), most + 1);
             if most == 1 {
                 set_limit(libc::RLIMIT_NOFILE, 1024.max(least as u64 + 100), 4096);
             }
         }
+        let more: u32 = more.parse().expect("a number");
+        std::thread::spawn(move || {
+            for _ in 0..more {
+                while nothing().is_err() {}
+            }
+        });
         mark.write_all(b"full").expect("a mark");
         let _ = std::io::stdin().read(&mut [0]);
     }

@@ -732,6 +732,41 @@ fn a_keeper_without_descriptors_can_have_what_lies_in_a_lane() {
     }
 }
 
+/// Another thread of its process is quicker with the numbers for what lies in the lane.
+#[test]
+fn a_keeper_that_has_lost_its_last_descriptors_gives_files_to_the_kernel() {
+    for _ in 0..6 {
+        let Some(mut scene) = strict("taken") else {
+            return;
+        };
+        let mut keeper = Keeper::of(&mut scene);
+        let mut member = Member::of(&scene);
+        // There is a lane.
+        member.does("open b");
+        member.does(&format!("write 2 {SHORT}"));
+        member.does("open a");
+        member.begins(&format!("write 1 {SHORT}"));
+        keeper.fill_and_take(&scene, 2, || _ = member.answers());
+        let cats: Vec<_> = (0..30).map(|_| cat(&scene)).collect();
+        cats.into_iter().for_each(|cat| has_read(cat, 1));
+        member.ends();
+    }
+}
+
+/// An outsider that reads `a`.
+fn cat(scene: &Scene) -> Child {
+    let mut cat = outsider(scene, "cat", &["a"]);
+    let cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped());
+    cat.spawn().expect("an outsider")
+}
+
+fn has_read(cat: Child, seed: u8) {
+    let output = cat.wait_with_output().expect("an end");
+    let (status, got) = (output.status, output.stdout.len());
+    assert!(status.success(), "{status}");
+    assert!(output.stdout == pattern(seed, SHORT), "{got} bytes");
+}
+
 /// The member asks whether somebody outside has the file open, and the keeper has no number for the descriptor that comes with the question.
 #[test]
 fn a_keeper_without_descriptors_takes_no_file_for_unused() {
@@ -772,21 +807,8 @@ fn nobody_is_refused_by_a_keeper_without_descriptors() {
     member.does("open a");
     member.does(&format!("write 1 {SHORT}"));
     keeper.fill(&scene, || ());
-    let cats: Vec<_> = (0..40)
-        .map(|_| {
-            outsider(&scene, "cat", &["a"])
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .expect("an outsider")
-        })
-        .collect();
-    for cat in cats {
-        let output = cat.wait_with_output().expect("an end");
-        let (status, got) = (output.status, output.stdout.len());
-        assert!(status.success(), "{status}");
-        assert!(output.stdout == pattern(1, SHORT), "{got} bytes");
-    }
+    let cats: Vec<_> = (0..40).map(|_| cat(&scene)).collect();
+    cats.into_iter().for_each(|cat| has_read(cat, 1));
     member.ends();
 }
 

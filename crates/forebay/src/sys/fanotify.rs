@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const EVENTS: usize = 16;
 /// Descriptors that are left for everything else.
 const ROOM: u64 = 256;
+/// Numbers that are lent at once ([`Group::lend`]).
+pub const LENT: usize = 2;
 /// So close to the last number that there is they are scarce.
 const NEAR: u64 = 64;
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
@@ -112,9 +114,9 @@ impl Group {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers for as many events as are read at once, as far as they can be had.
+    /// Numbers for as many events as are read at once, and to be lent, as far as they can be had.
     fn keep_spare(&self, spare: &mut Vec<OwnedFd>) {
-        while spare.len() < EVENTS
+        while spare.len() < EVENTS + LENT
             && let Ok(fd) = self.nothing.try_clone()
         {
             spare.push(fd);
@@ -149,12 +151,19 @@ impl Group {
         self.change(libc::FAN_MARK_REMOVE, file)
     }
 
-    /// Those who wait and have not been told of before, as many as there are descriptors for: others wait in the kernel. Does not
-    /// wait.
+    /// Numbers for something without which nobody could be let in. `None`: there are none.
+    pub fn lend(&self) -> Option<[OwnedFd; LENT]> {
+        let mut spare = self.spare();
+        let at = spare.len().checked_sub(LENT)?;
+        spare.split_off(at).try_into().ok()
+    }
+
+    /// Those who wait and have not been told of before, as many as there are descriptors for, but for so many that are left: others wait in
+    /// the kernel. Does not wait.
     ///
     /// # Errors
     /// `EMFILE`: there is no descriptor left, until somebody is let in.
-    pub fn waiting(&self) -> io::Result<Vec<Event>> {
+    pub fn waiting(&self, left: usize) -> io::Result<Vec<Event>> {
         let waiting = count_waiting(self.fd.as_raw_fd())?;
         if waiting == 0 {
             return Ok(Vec::new());
@@ -167,7 +176,10 @@ impl Group {
         let lowest = self.nothing.try_clone();
         let scarce = lowest.map_or(true, |fd| numbers::is_of_the_last(&fd, NEAR));
         let most = if scarce { 1 } else { spare.len() };
-        let room = waiting.min(most).min(spare.len());
+        let room = waiting
+            .min(most)
+            .min(spare.len().saturating_sub(left))
+            .min(EVENTS);
         if room == 0 {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
@@ -258,7 +270,7 @@ impl Group {
     /// Closes the description that a descriptor leads to, and keeps the number where there are too few.
     fn make_spare(&self, file: OwnedFd) {
         let mut spare = self.spare();
-        if spare.len() >= EVENTS {
+        if spare.len() >= EVENTS + LENT {
             return;
         }
         // SAFETY: takes no memory; the number is ours, and goes on to be.
@@ -314,7 +326,7 @@ impl Drop for Group {
             return;
         }
         forget_all(self.fd.as_raw_fd());
-        while let Ok(events) = self.waiting()
+        while let Ok(events) = self.waiting(0)
             && !events.is_empty()
         {
             for event in events {
@@ -352,7 +364,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    for event in group.waiting().unwrap_or_default() {
+                    for event in group.waiting(0).unwrap_or_default() {
                         group.admit(event).expect("an answer");
                     }
                 }

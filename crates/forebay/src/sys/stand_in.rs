@@ -442,7 +442,7 @@ mod tests {
             }
         };
         rounds(10);
-        let taken = ManuallyDrop::new(group.waiting().expect("who waits"));
+        let taken = ManuallyDrop::new(group.waiting(0).expect("who waits"));
         says.write_all(&[taken.len() as u8]).expect("said");
         rounds(10);
     }

@@ -95,7 +95,13 @@ impl Guard {
             // Others wait in the kernel.
             return;
         }
-        let arrivals = gate.waiting();
+        // Who waits already is let in by means of these, perhaps.
+        let left = if self.has_waiting() {
+            fanotify::LENT
+        } else {
+            0
+        };
+        let arrivals = gate.waiting(left);
         if arrivals.is_err() {
             // Somebody's descriptor comes free once he is let in.
             members.forget_threads();

@@ -16,7 +16,7 @@ use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::memory::threads;
 use crate::sync::{Ordering, relax};
-use crate::sys::opening;
+use crate::sys::{numbers, opening};
 
 /// Members and threads that are remembered at most; a thread takes a descriptor.
 const MEMBERS_MAX: usize = 1024;
@@ -92,7 +92,9 @@ impl Members {
             if self.threads.len() >= THREADS_MAX {
                 self.threads.clear();
             }
+            let turn = numbers::in_turn();
             let call = File::open(format!("/proc/{thread}/syscall")).ok()?;
+            drop(turn);
             let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
             let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
             let process = process.trim().parse().ok()?;

@@ -284,6 +284,20 @@ fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bo
     (entry.changes.load(Ordering::Acquire) == changes).then_some(!same)
 }
 
+/// As [`core_of`]. Where outsiders wait no other description of the file is opened: the guard would have to hear of that, and those who wait for
+/// this very file may have all numbers for descriptors that it has for who comes.
+fn core_that_opens_nothing(
+    shared: &Arc<Shared>,
+    guard: Option<&Guard>,
+    file: FileId,
+) -> Option<Core> {
+    let core = core_of(shared, file)?;
+    if guard.is_some_and(Guard::holds) {
+        let _ = core.device.unite();
+    }
+    Some(core)
+}
+
 fn settled(core: &Core, me: Me<'_>) -> bool {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
     settle::settle(core, me, Durability::Written, &seen).is_ok()
@@ -301,7 +315,7 @@ fn written(core: &Core, me: Me<'_>) -> bool {
 
 fn flush(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
     if shared.arena.file_unchecked(file).owes()
-        && let Some(core) = core_of(shared, file)
+        && let Some(core) = core_that_opens_nothing(shared, Some(guard), file)
     {
         // Whoever waits for the worker meanwhile sees that it gets on.
         let lane = lane_of(guard, shared, file);
@@ -400,8 +414,10 @@ fn give_to_kernel_while(
                 // It has no descriptors from programs.
                 false => adopt_owed_file(shared, file, Some(lease)),
             }
-            let Some(core) = core_of(shared, file) else {
+            let Some(core) = core_that_opens_nothing(shared, guard.as_deref(), file) else {
                 if shared.lacks_numbers_for_lanes() {
+                    let gate = guard.as_ref().and_then(|guard| guard.gate.as_ref());
+                    shared.take_from_lanes_by(|| gate?.lend());
                     me.wait(64);
                     continue;
                 }

@@ -157,19 +157,16 @@ impl Kept {
         }
         let _turn = numbers::in_turn();
         let next = (self.reserve.as_ref()).and_then(|_| Reserve::of(&self.out));
-        if next.is_none() {
-            // First: what is sent from here on would find no numbers.
-            socket::take_no_more(self.out.as_fd());
-        }
         let is_scarce = next.as_ref().is_none_or(Reserve::is_of_the_last);
         // Those for this message come free.
-        self.reserve = next;
+        self.keep(next);
         let mut seen = [0; MESSAGE_BYTES];
         let mut descriptors = Vec::new();
         if is_scarce {
             // A client that takes its message back just now has descriptors here for a moment all the same.
             (_, descriptors) = socket::peek(self.out.as_fd(), &mut seen).ok()?;
             if descriptors.len() < 2 {
+                self.keep(None);
                 return None;
             }
         }
@@ -177,6 +174,15 @@ impl Kept {
         let (got, others) = socket::receive_at_once(self.out.as_fd(), message).ok()?;
         let is_seen = is_scarce && *message == seen;
         (got == MESSAGE_BYTES).then_some(if is_seen { descriptors } else { others })
+    }
+
+    /// Keeps numbers for the next message, if there are any.
+    fn keep(&mut self, next: Option<Reserve>) {
+        if next.is_none() {
+            // First: what is sent from here on would find no numbers.
+            socket::take_no_more(self.out.as_fd());
+        }
+        self.reserve = next;
     }
 
     fn is_at_its_end(&self) -> bool {
@@ -235,6 +241,21 @@ impl Shared {
     pub fn take_from_lanes(&self) {
         for lane in self.lanes.lanes().iter_mut() {
             lane.take(self);
+        }
+    }
+
+    /// As [`Shared::take_from_lanes`], by `numbers` where the keeper has none for what is in a lane.
+    pub fn take_from_lanes_by(&self, mut numbers: impl FnMut() -> Option<[OwnedFd; 2]>) {
+        for lane in self.lanes.lanes().iter_mut() {
+            if lane.reserve.is_none()
+                && !socket::is_empty(lane.out.as_fd())
+                && let Some(numbers) = numbers()
+            {
+                lane.reserve = Some(Reserve { numbers });
+                lane.take(self);
+                // It takes no more, since there were none.
+                lane.keep(None);
+            }
         }
     }
 
