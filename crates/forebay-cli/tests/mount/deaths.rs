@@ -221,6 +221,9 @@ fn a_recovery_knows_what_a_mount_has_changed_past_the_bytes() {
     let mut ask = program.stdin.take().expect("taken");
     ask.write_all(b"change\n").expect("told");
     says("changed");
+    // The guard that stands in may take an opening of the mount's for an outsider's, where threads get no processor for long: such a file is the
+    // kernel's, with all of its bytes.
+    let left = scene.place.stat()["left"].as_array().map_or(0, Vec::len);
     // Nobody of the session outlives it.
     scene.process.take().expect("mounted").kill();
     kill_process(keeper, Signal::KILL).expect("killed");
@@ -241,7 +244,8 @@ fn a_recovery_knows_what_a_mount_has_changed_past_the_bytes() {
         let read = fs::read(scene.directory.join(name)).expect("read");
         assert!(read == bytes, "{name}");
     }
-    assert_eq!(report.files.len(), CHANGES.len(), "{report:#?}");
+    let recovered = report.files.len();
+    assert_eq!(recovered + left, CHANGES.len(), "{report:#?}");
     let mended = scene.run(&["umount"], &scene.point);
     assert_eq!(mended.code, 0, "{mended:?}");
 }
