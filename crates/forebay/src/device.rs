@@ -172,6 +172,8 @@ pub trait DeviceFile: Send + Sync {
     fn unite(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
+    /// Opens no other description of the file from here on: what is not direct goes by the one that there is.
+    fn open_no_more(&self) {}
     /// Takes a lease: whoever opens the file waits until it has been given up, with the last descriptor if not before.
     fn lease(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

@@ -221,15 +221,15 @@ fn a_recovery_knows_what_a_mount_has_changed_past_the_bytes() {
     let mut ask = program.stdin.take().expect("taken");
     ask.write_all(b"change\n").expect("told");
     says("changed");
-    // The guard that stands in may take an opening of the mount's for an outsider's, where threads get no processor for long: such a file is the
-    // kernel's, with all of its bytes.
-    let left = scene.place.stat()["left"].as_array().map_or(0, Vec::len);
     // Nobody of the session outlives it.
     scene.process.take().expect("mounted").kill();
     kill_process(keeper, Signal::KILL).expect("killed");
     program.kill().expect("killed");
     program.wait().expect("ended");
     scene.place.await_death();
+    // The guard that stands in may take an opening of the mount's for an outsider's, where threads get no processor for long: such a file is the
+    // kernel's, with all of its bytes.
+    let left = scene.place.stat()["left"].as_array().expect("a list").len();
     let mut config = Config::builder().build().expect("defaults");
     config.session = scene.place.session.clone();
     config.arena_dir = Some(scene.place.arenas.path().to_owned());

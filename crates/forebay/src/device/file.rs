@@ -361,6 +361,10 @@ impl DeviceFile for RealFile {
         self.give_up_all_but_one()
     }
 
+    fn open_no_more(&self) {
+        self.stay_together();
+    }
+
     fn lease(&self) -> io::Result<()> {
         lease::take(self.direct.as_fd())
     }

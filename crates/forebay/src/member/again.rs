@@ -57,8 +57,8 @@ fn adopt_by(
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()
-            // Opening it takes a number, too, and another one of the guard, which may have none either.
-            && !shared.lacks_numbers_for_lanes()
+            // Opening it would take a number, too, and another one of the guard's, which may have none either.
+            && !shared.lies_in_a_lane(id)
             && is_wanted(id, entry)
             && let Some(device) = {
                 let left = patience.map(|all| all.saturating_sub(begun.elapsed()));

@@ -14,7 +14,9 @@ pub const EVENTS: usize = 16;
 /// Descriptors that are left for everything else.
 const ROOM: u64 = 256;
 /// Numbers that are lent at once ([`Group::lend`]).
-pub const LENT: usize = 2;
+const LENT: usize = 2;
+/// Numbers that are kept for that, and one for who comes next.
+pub const KEPT: usize = LENT + 1;
 /// So close to the last number that there is they are scarce.
 const NEAR: u64 = 64;
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
@@ -116,7 +118,7 @@ impl Group {
 
     /// Numbers for as many events as are read at once, and to be lent, as far as they can be had.
     fn keep_spare(&self, spare: &mut Vec<OwnedFd>) {
-        while spare.len() < EVENTS + LENT
+        while spare.len() < EVENTS + KEPT
             && let Ok(fd) = self.nothing.try_clone()
         {
             spare.push(fd);
@@ -151,11 +153,19 @@ impl Group {
         self.change(libc::FAN_MARK_REMOVE, file)
     }
 
-    /// Numbers for something without which nobody could be let in. `None`: there are none.
+    /// Numbers for something without which nobody could be let in. `None`: there are none but one for who comes next.
     pub fn lend(&self) -> Option<[OwnedFd; LENT]> {
         let mut spare = self.spare();
-        let at = spare.len().checked_sub(LENT)?;
+        let at = spare.len().checked_sub(LENT).filter(|&rest| rest > 0)?;
         spare.split_off(at).try_into().ok()
+    }
+
+    /// Whether the process has fewer numbers left than are to be kept.
+    pub fn is_short(&self) -> bool {
+        let _turn = numbers::in_turn();
+        let mut spare = self.spare();
+        self.keep_spare(&mut spare);
+        spare.len() < EVENTS + KEPT
     }
 
     /// Those who wait and have not been told of before, as many as there are descriptors for, but for so many that are left: others wait in
@@ -270,7 +280,7 @@ impl Group {
     /// Closes the description that a descriptor leads to, and keeps the number where there are too few.
     fn make_spare(&self, file: OwnedFd) {
         let mut spare = self.spare();
-        if spare.len() >= EVENTS + LENT {
+        if spare.len() >= EVENTS + KEPT {
             return;
         }
         // SAFETY: takes no memory; the number is ours, and goes on to be.

@@ -200,25 +200,34 @@ pub fn send_at_once(
 
 /// Takes a message away, with its descriptors, which are closed unless they are open elsewhere. `false`: there was none.
 pub fn discard(socket: BorrowedFd<'_>) -> bool {
-    take_byte(socket, 0)
+    take_bytes(socket, &mut [0], 0) > 0
 }
 
 /// Whether no message waits in a socket whose other end is open.
 pub fn is_empty(socket: BorrowedFd<'_>) -> bool {
-    !take_byte(socket, libc::MSG_PEEK)
+    look(socket, &mut [0]) == 0
+}
+
+/// The bytes of a message, without its descriptors, which stays where it is. Returns how many there are; 0: no message waits.
+pub fn look(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> usize {
+    take_bytes(socket, bytes, libc::MSG_PEEK)
 }
 
 /// Receives the beginning of a message, without room for descriptors: the kernel closes those that it cannot give.
-fn take_byte(socket: BorrowedFd<'_>, flags: libc::c_int) -> bool {
-    let mut byte = 0u8;
+fn take_bytes(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: libc::c_int) -> usize {
     let got = retry(|| {
         // SAFETY: the target is ours and as long as said.
         check_bytes(unsafe {
             let flags = flags | libc::MSG_DONTWAIT;
-            libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags)
+            libc::recv(
+                socket.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                flags,
+            )
         })
     });
-    matches!(got, Ok(1..))
+    got.unwrap_or(0)
 }
 
 /// Receives a message and its descriptors. Returns 0 bytes when the other end is gone.

@@ -25,7 +25,7 @@ pub(super) enum Together {
     No,
     /// Nothing has needed another one so far.
     SoFar,
-    /// There was no other to be had, or a lease is wanted.
+    /// There was no other to be had, or a lease is wanted, or nobody would hear of an opening.
     ForGood,
 }
 
@@ -47,6 +47,17 @@ impl RealFile {
         }
         *together = Together::ForGood;
         Ok(())
+    }
+
+    /// See `DeviceFile::open_no_more`.
+    pub(super) fn stay_together(&self) {
+        let mut together = self
+            .together
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *together == Together::SoFar {
+            *together = Together::ForGood;
+        }
     }
 
     /// Opens the second description, unless it is there or the file is to have one alone.

@@ -97,7 +97,7 @@ impl Guard {
         }
         // Who waits already is let in by means of these, perhaps.
         let left = if self.has_waiting() {
-            fanotify::LENT
+            fanotify::KEPT
         } else {
             0
         };

@@ -94,8 +94,8 @@ impl Members {
             }
             let turn = numbers::in_turn();
             let call = File::open(format!("/proc/{thread}/syscall")).ok()?;
-            drop(turn);
             let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+            drop(turn);
             let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
             let process = process.trim().parse().ok()?;
             self.threads.insert(thread, Thread { process, call });

@@ -22,6 +22,7 @@ use crate::member::shared::Shared;
 use crate::memory::files::{CLOSING, EXCEEDING, HURRY, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::{Me, stop_file};
 use crate::sync::Ordering;
+use crate::sys::fanotify::Group;
 
 /// How often all processes are looked through for outsiders at most: it takes milliseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -284,16 +285,13 @@ fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bo
     (entry.changes.load(Ordering::Acquire) == changes).then_some(!same)
 }
 
-/// As [`core_of`]. Where outsiders wait no other description of the file is opened: the guard would have to hear of that, and those who wait for
-/// this very file may have all numbers for descriptors that it has for who comes.
-fn core_that_opens_nothing(
-    shared: &Arc<Shared>,
-    guard: Option<&Guard>,
-    file: FileId,
-) -> Option<Core> {
+/// As [`core_of`]. Where the guard is short of numbers for descriptors no other description of the file is opened: the guard would have to hear of
+/// that, and those who wait for this very file may have all numbers that it has for who comes.
+fn core_to_write(shared: &Arc<Shared>, guard: Option<&Guard>, file: FileId) -> Option<Core> {
     let core = core_of(shared, file)?;
-    if guard.is_some_and(Guard::holds) {
-        let _ = core.device.unite();
+    let gate = guard.and_then(|guard| guard.gate.as_ref());
+    if gate.is_some_and(Group::is_short) {
+        core.device.open_no_more();
     }
     Some(core)
 }
@@ -315,7 +313,7 @@ fn written(core: &Core, me: Me<'_>) -> bool {
 
 fn flush(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
     if shared.arena.file_unchecked(file).owes()
-        && let Some(core) = core_that_opens_nothing(shared, Some(guard), file)
+        && let Some(core) = core_to_write(shared, Some(guard), file)
     {
         // Whoever waits for the worker meanwhile sees that it gets on.
         let lane = lane_of(guard, shared, file);
@@ -414,10 +412,11 @@ fn give_to_kernel_while(
                 // It has no descriptors from programs.
                 false => adopt_owed_file(shared, file, Some(lease)),
             }
-            let Some(core) = core_that_opens_nothing(shared, guard.as_deref(), file) else {
-                if shared.lacks_numbers_for_lanes() {
+            let Some(core) = core_to_write(shared, guard.as_deref(), file) else {
+                if shared.lies_in_a_lane(file) {
                     let gate = guard.as_ref().and_then(|guard| guard.gate.as_ref());
-                    shared.take_from_lanes_by(|| gate?.lend());
+                    let is_wanted = || !shared.has_device(file);
+                    shared.take_from_lanes_by(|| gate.filter(|_| is_wanted())?.lend());
                     me.wait(64);
                     continue;
                 }

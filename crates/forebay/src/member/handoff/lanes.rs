@@ -166,7 +166,6 @@ impl Kept {
             // A client that takes its message back just now has descriptors here for a moment all the same.
             (_, descriptors) = socket::peek(self.out.as_fd(), &mut seen).ok()?;
             if descriptors.len() < 2 {
-                self.keep(None);
                 return None;
             }
         }
@@ -259,11 +258,14 @@ impl Shared {
         }
     }
 
-    /// Whether there are descriptors in lanes that the keeper has no numbers for: others of its process may give some back soon.
-    pub fn lacks_numbers_for_lanes(&self) -> bool {
+    /// Whether a file's descriptors lie in a lane, for which the keeper has had no numbers: others of its process may give some back soon.
+    pub fn lies_in_a_lane(&self, file: FileId) -> bool {
         let lanes = self.lanes.lanes();
-        let mut without = lanes.iter().filter(|lane| lane.reserve.is_none());
-        without.any(|lane| !socket::is_empty(lane.out.as_fd()))
+        lanes.iter().any(|lane| {
+            let mut message = [0; MESSAGE_BYTES];
+            let is_there = socket::look(lane.out.as_fd(), &mut message) == MESSAGE_BYTES;
+            is_there && decode(&message).0 == file
+        })
     }
 
     /// The keeper takes what has been in lanes for long. Called often.
