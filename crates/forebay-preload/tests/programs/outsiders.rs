@@ -706,20 +706,26 @@ fn nobody_waits_for_a_keeper_that_is_stopped() {
     member.ends();
 }
 
-/// A program has begun to manage a file a moment before: its descriptors lie in a lane, where the keeper finds them once it needs them.
+/// A program that has begun to manage a file `a` a moment before: its descriptors lie in a lane. It has not answered yet.
+fn with_a_lane(name: &str) -> Option<(Scene, Keeper, Member)> {
+    let mut scene = strict(name)?;
+    let keeper = Keeper::of(&mut scene);
+    let mut member = Member::of(&scene);
+    // There is a lane.
+    member.does("open b");
+    member.does(&format!("write 2 {SHORT}"));
+    member.does("open a");
+    member.begins(&format!("write 1 {SHORT}"));
+    Some((scene, keeper, member))
+}
+
+/// The keeper finds what lies in a lane once it needs it.
 #[test]
 fn a_keeper_without_descriptors_can_have_what_lies_in_a_lane() {
     for _ in 0..6 {
-        let Some(mut scene) = strict("reserve") else {
+        let Some((scene, mut keeper, mut member)) = with_a_lane("reserve") else {
             return;
         };
-        let mut keeper = Keeper::of(&mut scene);
-        let mut member = Member::of(&scene);
-        // There is a lane.
-        member.does("open b");
-        member.does(&format!("write 2 {SHORT}"));
-        member.does("open a");
-        member.begins(&format!("write 1 {SHORT}"));
         keeper.fill(&scene, || _ = member.answers());
         for (name, seed) in [("a", 1), ("b", 2)] {
             let (bytes, _) = reads(&scene, name);
@@ -737,16 +743,9 @@ fn a_keeper_without_descriptors_can_have_what_lies_in_a_lane() {
 #[test]
 fn a_keeper_that_has_lost_its_last_descriptors_gives_files_to_the_kernel() {
     for round in 0..6 {
-        let Some(mut scene) = strict("taken") else {
+        let Some((scene, mut keeper, mut member)) = with_a_lane("taken") else {
             return;
         };
-        let mut keeper = Keeper::of(&mut scene);
-        let mut member = Member::of(&scene);
-        // There is a lane.
-        member.does("open b");
-        member.does(&format!("write 2 {SHORT}"));
-        member.does("open a");
-        member.begins(&format!("write 1 {SHORT}"));
         if round % 2 == 1 {
             let rights = std::fs::Permissions::from_mode(0o755);
             std::fs::set_permissions(scene.path("a"), rights).expect("rights");

@@ -17,6 +17,8 @@ const ROOM: u64 = 256;
 const LENT: usize = 2;
 /// Numbers that are kept for that, and one for who comes next.
 pub const KEPT: usize = LENT + 1;
+/// Numbers that are kept, as far as they can be had.
+const SPARE: usize = EVENTS + KEPT;
 /// So close to the last number that there is they are scarce.
 const NEAR: u64 = 64;
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
@@ -116,9 +118,9 @@ impl Group {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers for as many events as are read at once, and to be lent, as far as they can be had.
+    /// Gets what is missing of the numbers that are kept.
     fn keep_spare(&self, spare: &mut Vec<OwnedFd>) {
-        while spare.len() < EVENTS + KEPT
+        while spare.len() < SPARE
             && let Ok(fd) = self.nothing.try_clone()
         {
             spare.push(fd);
@@ -165,7 +167,7 @@ impl Group {
         let _turn = numbers::in_turn();
         let mut spare = self.spare();
         self.keep_spare(&mut spare);
-        spare.len() < EVENTS + KEPT
+        spare.len() < SPARE
     }
 
     /// Those who wait and have not been told of before, as many as there are descriptors for, but for so many that are left: others wait in
@@ -280,7 +282,7 @@ impl Group {
     /// Closes the description that a descriptor leads to, and keeps the number where there are too few.
     fn make_spare(&self, file: OwnedFd) {
         let mut spare = self.spare();
-        if spare.len() >= EVENTS + KEPT {
+        if spare.len() >= SPARE {
             return;
         }
         // SAFETY: takes no memory; the number is ours, and goes on to be.

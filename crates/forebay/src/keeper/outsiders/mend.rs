@@ -287,9 +287,8 @@ fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bo
 
 /// As [`core_of`]. Where the guard is short of numbers for descriptors no other description of the file is opened: the guard would have to hear of
 /// that, and those who wait for this very file may have all numbers that it has for who comes.
-fn core_to_write(shared: &Arc<Shared>, guard: Option<&Guard>, file: FileId) -> Option<Core> {
+fn core_to_write(shared: &Arc<Shared>, gate: Option<&Group>, file: FileId) -> Option<Core> {
     let core = core_of(shared, file)?;
-    let gate = guard.and_then(|guard| guard.gate.as_ref());
     if gate.is_some_and(Group::is_short) {
         core.device.open_no_more();
     }
@@ -313,7 +312,7 @@ fn written(core: &Core, me: Me<'_>) -> bool {
 
 fn flush(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
     if shared.arena.file_unchecked(file).owes()
-        && let Some(core) = core_to_write(shared, Some(guard), file)
+        && let Some(core) = core_to_write(shared, guard.gate.as_ref(), file)
     {
         // Whoever waits for the worker meanwhile sees that it gets on.
         let lane = lane_of(guard, shared, file);
@@ -391,6 +390,7 @@ fn give_to_kernel_while(
     let entry = shared.arena.file_unchecked(file);
     let begun = Instant::now();
     let guard = guard_of(shared);
+    let gate = guard.as_ref().and_then(|guard| guard.gate.as_ref());
     let is_hasty = guard.as_ref().is_some_and(|guard| guard.haste.is_needed());
     let [lease, writers] = match is_hasty {
         true => HASTY_PATIENCE,
@@ -412,11 +412,9 @@ fn give_to_kernel_while(
                 // It has no descriptors from programs.
                 false => adopt_owed_file(shared, file, Some(lease)),
             }
-            let Some(core) = core_to_write(shared, guard.as_deref(), file) else {
+            let Some(core) = core_to_write(shared, gate, file) else {
                 if shared.lies_in_a_lane(file) {
-                    let gate = guard.as_ref().and_then(|guard| guard.gate.as_ref());
-                    let is_wanted = || !shared.has_device(file);
-                    shared.take_from_lanes_by(|| gate.filter(|_| is_wanted())?.lend());
+                    shared.take_from_its_lane(file, || gate?.lend());
                     me.wait(64);
                     continue;
                 }

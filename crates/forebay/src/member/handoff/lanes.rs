@@ -184,6 +184,13 @@ impl Kept {
         self.reserve = next;
     }
 
+    /// Whether a file's descriptors lie in it.
+    fn has(&self, file: FileId) -> bool {
+        let mut message = [0; MESSAGE_BYTES];
+        let is_there = socket::look(self.out.as_fd(), &mut message) == MESSAGE_BYTES;
+        is_there && decode(&message).0 == file
+    }
+
     fn is_at_its_end(&self) -> bool {
         self.reserve.is_none() && self.taken.is_empty() && socket::is_empty(self.out.as_fd())
     }
@@ -243,29 +250,23 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::take_from_lanes`], by `numbers` where the keeper has none for what is in a lane.
-    pub fn take_from_lanes_by(&self, mut numbers: impl FnMut() -> Option<[OwnedFd; 2]>) {
-        for lane in self.lanes.lanes().iter_mut() {
-            if lane.reserve.is_none()
-                && !socket::is_empty(lane.out.as_fd())
-                && let Some(numbers) = numbers()
-            {
-                lane.reserve = Some(Reserve { numbers });
-                lane.take(self);
-                // It takes no more, since there were none.
-                lane.keep(None);
-            }
+    /// Takes a file's descriptors out of the lane in which they lie, by `numbers` where the keeper has had none for them.
+    pub fn take_from_its_lane(&self, file: FileId, numbers: impl FnOnce() -> Option<[OwnedFd; 2]>) {
+        let mut lanes = self.lanes.lanes();
+        let lacks = |lane: &&mut Kept| lane.reserve.is_none() && lane.has(file);
+        if let Some(lane) = lanes.iter_mut().find(lacks)
+            && let Some(numbers) = numbers()
+        {
+            lane.reserve = Some(Reserve { numbers });
+            lane.take(self);
+            // It takes no more, since there were none.
+            lane.keep(None);
         }
     }
 
     /// Whether a file's descriptors lie in a lane, for which the keeper has had no numbers: others of its process may give some back soon.
     pub fn lies_in_a_lane(&self, file: FileId) -> bool {
-        let lanes = self.lanes.lanes();
-        lanes.iter().any(|lane| {
-            let mut message = [0; MESSAGE_BYTES];
-            let is_there = socket::look(lane.out.as_fd(), &mut message) == MESSAGE_BYTES;
-            is_there && decode(&message).0 == file
-        })
+        self.lanes.lanes().iter().any(|lane| lane.has(file))
     }
 
     /// The keeper takes what has been in lanes for long. Called often.
