@@ -162,12 +162,18 @@ impl Group {
         spare.split_off(at).try_into().ok()
     }
 
-    /// Whether the process has fewer numbers left than are to be kept.
+    /// Whether those who come may take all numbers that are kept, since few are left beside them.
     pub fn is_short(&self) -> bool {
         let _turn = numbers::in_turn();
         let mut spare = self.spare();
         self.keep_spare(&mut spare);
-        spare.len() < SPARE
+        spare.len() < SPARE || self.are_few_left()
+    }
+
+    /// Whether few numbers are left beside those that are kept.
+    fn are_few_left(&self) -> bool {
+        let lowest = self.nothing.try_clone();
+        lowest.map_or(true, |fd| numbers::is_of_the_last(&fd, NEAR))
     }
 
     /// Those who wait and have not been told of before, as many as there are descriptors for, but for so many that are left: others wait in
@@ -185,8 +191,7 @@ impl Group {
         let mut spare = self.spare();
         self.keep_spare(&mut spare);
         // Other threads open files between the two calls: where they may take all numbers that there are, all of these are given back for one event.
-        let lowest = self.nothing.try_clone();
-        let scarce = lowest.map_or(true, |fd| numbers::is_of_the_last(&fd, NEAR));
+        let scarce = self.are_few_left();
         let most = if scarce { 1 } else { spare.len() };
         let room = waiting
             .min(most)
