@@ -30,10 +30,10 @@ pub use planted::{Bug, plant, plant_everywhere, planted};
 thread_local! {
     static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
-    /// What happens when the countdown is over, instead of a death.
-    static VISIT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     /// The same of accesses that may change a word.
     static CHANGES_LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    /// What happens when there are none left, instead of a death.
+    static VISIT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     static CHANGES: Cell<u64> = const { Cell::new(0) };
     pub(crate) static CRASHED: Cell<bool> = const { Cell::new(false) };
 }
@@ -69,9 +69,7 @@ pub fn point() {
         return;
     }
     if left == 0 && !CRASHED.get() {
-        let Some(visit) = VISIT.take() else { die() };
-        COUNTDOWN.set(u64::MAX);
-        return visit();
+        die();
     }
     COUNTDOWN.set(left.saturating_sub(1));
 }
@@ -91,7 +89,9 @@ pub fn point_of_change() {
     CHANGES.set(CHANGES.get() + 1);
     let left = CHANGES_LEFT.get();
     if left == 0 && !CRASHED.get() {
-        die();
+        let Some(visit) = VISIT.take() else { die() };
+        CHANGES_LEFT.set(u64::MAX);
+        return visit();
     }
     if left != u64::MAX {
         CHANGES_LEFT.set(left.saturating_sub(1));
@@ -122,12 +122,17 @@ pub fn crash_after_changes<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {
     until_death(f)
 }
 
-/// Runs `f`, and `visit` before its `n`-th shared access (counting from 0), if it makes so many. Whether it has, and what `f` returns.
-pub fn visit_after<T>(n: u64, visit: impl FnOnce() + 'static, f: impl FnOnce() -> T) -> (bool, T) {
+/// Runs `f`, and `visit` before its `n`-th access that may change a word (counting from 0), if it makes so many. Whether it has, and what `f`
+/// returns.
+pub fn visit_after_changes<T>(
+    n: u64,
+    visit: impl FnOnce() + 'static,
+    f: impl FnOnce() -> T,
+) -> (bool, T) {
     VISIT.set(Some(Box::new(visit)));
-    COUNTDOWN.set(n);
+    CHANGES_LEFT.set(n);
     let result = f();
-    COUNTDOWN.set(u64::MAX);
+    CHANGES_LEFT.set(u64::MAX);
     (VISIT.take().is_none(), result)
 }
 
