@@ -67,7 +67,7 @@ for host in "${hosts[@]}"; do
     cat >"$scratch/$host/pool.toml" <<END
 servers = ["10.77.0.1:7411", "10.77.0.2:7411"]
 copies = 2
-term_ms = 3000
+term_ms = 10000
 [tls]
 certificate = "certificate"
 key = "key"
@@ -97,7 +97,7 @@ stranger() {
 expect 'a host that the authority does not know is not let in' stranger
 expect 'and the others go on' cmp "$one/log" "$two/log"
 cut_off() {
-    ip -n "$net-1" link set eth0 down && sleep 4 && ip -n "$net-1" link set eth0 up
+    ip -n "$net-1" link set eth0 down && sleep 12 && ip -n "$net-1" link set eth0 up
 }
 printf 'kept' >"$one/kept" && sync "$one/kept"
 expect 'the network is away for more than a term' cut_off

@@ -22,6 +22,9 @@ use crate::here::skipped;
 use crate::place::{Place, Process};
 use crate::scene::{self, wait_until};
 
+/// Soon over for those who wait for the end of a server or a host that is dead.
+const SHORT_TERM: &str = "term_ms = 3000";
+
 /// A pool of two servers that is mounted twice.
 pub struct Hosts {
     place: Place,
@@ -66,9 +69,10 @@ impl Hosts {
         let servers: Vec<String> = (port..port + count)
             .map(|port| SocketAddr::from((host, port)).to_string())
             .collect();
+        // So long that a busy machine ends none: only who waits for the end of one says less.
         let term = match more.contains("term_ms") {
             true => "",
-            false => "term_ms = 3000\n",
+            false => "term_ms = 20000\n",
         };
         let text = format!("servers = {servers:?}\n{more}\nblock_bytes = 4096\n{term}");
         let config = place.file("pool.toml");
@@ -346,7 +350,8 @@ fn files_behave_as_files_do() {
 
 #[test]
 fn what_was_synced_outlives_a_host_and_a_server() {
-    let Some(mut hosts) = Hosts::begin("pool-deaths", 7441) else {
+    let more = format!("copies = 2\npath = \"ratio:50\"\n{SHORT_TERM}");
+    let Some(mut hosts) = Hosts::begin_with("pool-deaths", 7441, &more, &[]) else {
         return;
     };
     let [a, b] = hosts.points();
@@ -379,8 +384,8 @@ fn what_was_synced_outlives_a_host_and_a_server() {
 /// In a pool of three servers the second one has the names, and the third one a third of everything else.
 #[test]
 fn what_a_dead_server_had_is_an_error_and_can_be_removed() {
-    let Some(mut hosts) = Hosts::begin_of(3, "pool-losses", 7491, "path = \"ratio:50\"", &[])
-    else {
+    let more = format!("path = \"ratio:50\"\n{SHORT_TERM}");
+    let Some(mut hosts) = Hosts::begin_of(3, "pool-losses", 7491, &more, &[]) else {
         return;
     };
     let [a, b] = hosts.points();
@@ -468,8 +473,9 @@ fn a_mount_outlives_the_server_that_rules() {
         .stderr(Stdio::null())
         .spawn();
     let _etcd = Process::new(child.expect("it runs"));
-    let more =
-        format!("home = \"home\"\netcd = {{ endpoints = [\"{clients}\"], prefix = \"/pool\" }}");
+    let more = format!(
+        "home = \"home\"\n{SHORT_TERM}\netcd = {{ endpoints = [\"{clients}\"], prefix = \"/pool\" }}"
+    );
     let Some(mut hosts) = Hosts::begin_with("pool-rulers", 7483, &more, &[]) else {
         return;
     };
@@ -605,7 +611,7 @@ fn with_a_home_a_pool_outlives_all_its_servers() {
 
 #[test]
 fn what_is_copied_to_a_description_that_syncs_outlives_its_host() {
-    let Some(mut hosts) = Hosts::begin_with("pool-copied", 7511, "", &[]) else {
+    let Some(mut hosts) = Hosts::begin_with("pool-copied", 7511, SHORT_TERM, &[]) else {
         return;
     };
     let [a, b] = hosts.points();
@@ -630,7 +636,7 @@ fn what_is_copied_to_a_description_that_syncs_outlives_its_host() {
 
 #[test]
 fn a_signal_syncs_while_a_mount_goes_on() {
-    let Some(mut hosts) = Hosts::begin_with("pool-signal", 7515, "", &[]) else {
+    let Some(mut hosts) = Hosts::begin_with("pool-signal", 7515, SHORT_TERM, &[]) else {
         return;
     };
     let [a, b] = hosts.points();
@@ -639,12 +645,19 @@ fn a_signal_syncs_while_a_mount_goes_on() {
         fs::write(a.join(format!("closed-{name}")), vec![3; 20_000]).expect("written");
     }
     let (point, mut process) = hosts.mounts.remove(0);
+    let tasks = format!("/proc/{}/task", process.id());
+    let before = names(Path::new(&tasks));
     process.signal(Signal::TERM);
     wait_until("nobody finds it", || {
         points::state(&point).expect("a state") == points::State::Free
     });
     open.write_all_at(b"it goes on", 0).expect("written");
+    // It syncs in a thread of its own, which begins about now.
     thread::sleep(Duration::from_secs(1));
+    wait_until("it has synced", || {
+        let now = names(Path::new(&tasks));
+        now.iter().all(|task| before.contains(task))
+    });
     process.kill();
     for name in 0..100 {
         let read = fs::read(b.join(format!("closed-{name}"))).expect("read");
@@ -686,8 +699,8 @@ fn what_has_no_name_is_removed_at_the_end() {
 /// The names are at the second of three servers; the third one has a share of everything else.
 #[test]
 fn a_name_that_has_gone_is_no_error_though_the_rest_stays_for_a_while() {
-    let more = "home = \"home\"";
-    let Some(mut hosts) = Hosts::begin_of(3, "pool-unlinked", 7521, more, &[]) else {
+    let more = format!("home = \"home\"\n{SHORT_TERM}");
+    let Some(mut hosts) = Hosts::begin_of(3, "pool-unlinked", 7551, &more, &[]) else {
         return;
     };
     let [a, _] = hosts.points();
