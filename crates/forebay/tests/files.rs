@@ -264,26 +264,30 @@ fn what_is_always_in_use_is_flushed_all_the_same() {
     }
     let begun = Instant::now();
     let outside = || std::fs::read(&path).expect("the file");
-    let (mut writes, mut first) = (0u64, None);
-    while begun.elapsed() < interval * 12 {
+    // How often its two pages have been written.
+    let passes = || session.stats().device_write_bytes / (2 * 4096);
+    let (mut writes, mut is_seen) = (0u64, false);
+    let goes_on = |is_seen: bool| match begun.elapsed() {
+        so_far if so_far < interval * 12 => true,
+        so_far => so_far < Duration::from_secs(60) && (!is_seen || passes() < 2),
+    };
+    while goes_on(is_seen) {
         writes += 1;
         file.write_at(&writes.to_le_bytes(), 0).expect("space");
         file.write_at(&writes.to_le_bytes(), 8192).expect("space");
-        if first.is_none() && outside().len() > 8192 {
-            first = Some(begun.elapsed());
-        }
+        is_seen = is_seen || outside().len() > 8192;
         std::thread::sleep(Duration::from_millis(1));
     }
-    let first = first.expect("an outsider sees bytes that are written again and again");
-    // A write is dated by a clock that the keeper sets, and that lags while it sleeps.
+    let intervals = begun.elapsed().as_millis() / interval.as_millis();
+    let passes = passes();
     assert!(
-        first >= interval / 5,
-        "after {first:?}: nothing is left to gather"
+        is_seen && passes >= 2,
+        "no outsider sees bytes that are written again and again: {passes} flushes"
     );
-    let passes = session.stats().device_write_bytes / (2 * 4096);
+    // Flushed at each write it would be hundreds: what is written is gathered.
     assert!(
-        (2..30).contains(&passes),
-        "{passes} flushes in 12 intervals"
+        u128::from(passes) * 2 < intervals * 5,
+        "{passes} flushes in {intervals} intervals"
     );
 }
 
@@ -298,7 +302,7 @@ fn a_file_is_handed_over_once_the_keeper_can_be_reached() {
     let aside = socket.with_extension("aside");
     let begun = Instant::now();
     while std::fs::rename(&socket, &aside).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(5), "no socket");
+        assert!(begun.elapsed() < Duration::from_secs(60), "no socket");
         std::thread::sleep(Duration::from_millis(1));
     }
     let dir = directory();
@@ -314,7 +318,7 @@ fn a_file_is_handed_over_once_the_keeper_can_be_reached() {
     let begun = Instant::now();
     while !has_it() {
         assert!(
-            begun.elapsed() < Duration::from_secs(5),
+            begun.elapsed() < Duration::from_secs(60),
             "never tried again"
         );
         file.write_at(b"bytes", 0).expect("memory");
@@ -477,7 +481,7 @@ fn the_io_engine_is_the_one_that_was_asked_for() {
                 .load(std::sync::atomic::Ordering::Relaxed)
         };
         while number() == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(5), "no keeper");
+            assert!(begun.elapsed() < Duration::from_secs(60), "no keeper");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(forebay::device::queue::NAMES[number() as usize - 1], name);

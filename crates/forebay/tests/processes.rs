@@ -432,7 +432,7 @@ fn await_on_disk(path: &Path, seed: u32, offset: u64, len: usize) {
     let mut expected = vec![0; len];
     forebay_model::fill(seed, offset, &mut expected);
     let mut found = vec![0; len];
-    for _ in 0..500 {
+    for _ in 0..6000 {
         let file = std::fs::File::open(path).expect("the file");
         if matches!(file.read_exact_at(&mut found, offset), Ok(()) if found == expected) {
             return;
