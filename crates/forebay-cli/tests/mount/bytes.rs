@@ -320,7 +320,7 @@ fn who_watches_hears_of_what_is_done_by_the_mount() {
             };
             how(ReadFlags::CLOSE_WRITE) && how(ReadFlags::CLOSE_NOWRITE)
         };
-        while !closed(&all) && begun.elapsed() < Duration::from_secs(5) {
+        while !closed(&all) && begun.elapsed() < Duration::from_secs(60) {
             all.extend(told(&mut watch));
         }
         let told = all;

@@ -315,7 +315,7 @@ fn a_stopped_mount_holds_up_nobody_who_comes_to_other_files() {
     drop(stopped);
     synced.expect("synced");
     assert!(seen.stdout == [2; 5000], "it is not what was written");
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
     for other in others {
         let seen = other.wait_with_output().expect("an end");
         assert!(seen.stdout == [2; 5000], "it is not what was written");

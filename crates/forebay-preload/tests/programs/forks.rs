@@ -426,7 +426,7 @@ fn what_a_dead_parent_had_open_is_open_no_more_while_its_child_lives() {
         same.any(|file| file.is_open)
     };
     let begun = Instant::now();
-    while is_open() && begun.elapsed() < Duration::from_secs(5) {
+    while is_open() && begun.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(10));
     }
     let stays = is_open();

@@ -200,8 +200,8 @@ fn is_leased(path: &Path) -> bool {
 
 /// A keeper that is stopped while it writes what a close has left to it, under a lease.
 fn nobody_waits_for_its_lease(coherence: Coherence) {
-    let mut leased = 0;
-    for _ in 0..30 {
+    let (mut leased, begun) = (0, Instant::now());
+    while begun.elapsed() < Duration::from_secs(120) {
         let mut scene = Scene::new("leased", 0);
         let keeper = Keeper::with(&mut scene, coherence);
         let mut member = Member::of(&scene);
@@ -258,7 +258,7 @@ fn nobody_waits_for_a_program_in_the_middle_of_a_call() {
     assert!(operation.is_some());
     let (bytes, took) = reads(&scene, "a");
     println!("an outsider waited for {took:?}");
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < LONG, "{took:?}");
     // What could be written has been.
     assert!(bytes == pattern(1, SHORT));
     drop(operation);
