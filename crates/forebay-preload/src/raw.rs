@@ -1,32 +1,10 @@
 //! System calls without libc, for as long as libc's functions have not been found, and `errno`.
 
-use libc::{c_int, c_long};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A system call. Returns what the kernel does: a negative error number for a failure.
-///
-/// # Safety
-/// The arguments are what the call takes.
-#[inline(always)]
-pub unsafe fn call(number: c_long, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel's calling convention; memory is touched as the caller has promised.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") args[0],
-            in("rsi") args[1],
-            in("rdx") args[2],
-            in("r10") args[3],
-            in("r8") args[4],
-            in("r9") args[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
+pub use forebay::sys::raw::call;
+use libc::{c_int, c_long};
 
 /// As libc wraps it: -1 and `errno`.
 ///
@@ -82,4 +60,40 @@ pub fn thread_id() -> u32 {
 pub fn process_id() -> u32 {
     // SAFETY: the call takes nothing.
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// The process's pid namespace, once it has been asked for.
+static PID_NAMESPACE: AtomicU64 = AtomicU64::new(0);
+
+/// The pid namespace of this process, by its inode, which stays the same for its life; 0: the system does not tell.
+pub fn pid_namespace() -> u64 {
+    let known = PID_NAMESPACE.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let args = [
+        libc::AT_FDCWD as isize as usize,
+        c"/proc/self/ns/pid".as_ptr().expose_provenance(),
+        stat.as_mut_ptr().expose_provenance(),
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: a string that ends in a null byte, and a target of ours, which is filled where the call succeeds.
+    let namespace = unsafe {
+        match call(libc::SYS_newfstatat, args) {
+            0 => stat.assume_init().st_ino,
+            _ => 0,
+        }
+    };
+    PID_NAMESPACE.store(namespace, Relaxed);
+    namespace
+}
+
+/// A child may be in another one.
+pub fn forget_pid_namespace() {
+    if PID_NAMESPACE.load(Relaxed) != 0 {
+        PID_NAMESPACE.store(0, Relaxed);
+    }
 }

@@ -19,7 +19,8 @@ static FOUND: AtomicBool = AtomicBool::new(false);
 
 /// Finds them before the first fork: else each child would, with memory to be copied or mapped for it.
 pub fn before_fork() {
-    if !FOUND.swap(true, Relaxed) {
+    // Looked at first: to write copies the page, for each fork once more.
+    if !FOUND.load(Relaxed) && !FOUND.swap(true, Relaxed) {
         find_all();
         crate::hooks::pass::before_fork();
     }

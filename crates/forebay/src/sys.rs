@@ -48,6 +48,7 @@ pub mod notes;
 pub mod numbers;
 pub mod opening;
 pub mod priority;
+pub mod raw;
 pub mod scheduling;
 pub mod signals;
 pub mod socket;

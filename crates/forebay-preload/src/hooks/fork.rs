@@ -54,8 +54,9 @@ pub fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
         drop(forking);
     }
     match child {
-        // Unless such a handler has used a file in the child already.
-        0 => attach::notice_fork(),
+        0 if !table::is_alive_in_own_page() => attach::in_child(),
+        // Such a handler has used a file in the child already.
+        0 => {}
         _ if told => holders::after_fork(child == -1),
         _ => {}
     }

@@ -416,5 +416,7 @@ pub fn forks() -> Option<u32> {
 
 /// A child forks nothing yet.
 pub(super) fn in_child() {
-    FORKING.store(0, Ordering::SeqCst);
+    if FORKING.load(Ordering::SeqCst) != 0 {
+        FORKING.store(0, Ordering::SeqCst);
+    }
 }

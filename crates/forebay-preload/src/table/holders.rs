@@ -7,7 +7,6 @@
 //! another program, is emptied by whoever needs one. All counts err on the side of what is not used again.
 
 use std::cell::Cell;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering, Ordering::Relaxed, Ordering::SeqCst};
 
 use libc::c_int;
@@ -46,7 +45,8 @@ const LIFE: u64 = 4;
 struct Process {
     /// A kind, and the life above it.
     state: AtomicU64,
-    /// Number of the process's pid namespace; 0: not known.
+    /// Number of the process's pid namespace; 0: not known. To ask for it takes longer than all else here, so who has one thread does not: of
+    /// that one `mutex` tells.
     namespace: AtomicU64,
     pid: AtomicU32,
     /// Whether the process has had several threads, so that the end of the one that holds `mutex` says nothing; or cannot hold it.
@@ -158,9 +158,11 @@ impl Family {
         let process = &self.processes[slot as usize];
         let several = kind == RESERVED || THREADS.load(Relaxed) != 0;
         process.pid.store(raw::process_id(), Relaxed);
-        process.namespace.store(namespace(), Relaxed);
         // Where it cannot be held, it tells of an earlier life of the slot, if of any.
         let tells = !several && liveness::hold(&process.mutex);
+        process
+            .namespace
+            .store(if tells { 0 } else { raw::pid_namespace() }, Relaxed);
         process.threads.store((!tells).into(), Relaxed);
         let life = process.state.load(Relaxed) & !KIND_MASK;
         process.state.store(life | kind, Ordering::Release);
@@ -168,7 +170,7 @@ impl Family {
 
     /// Empties the slots of those who have ended. How many have not.
     fn sweep(&self) -> u32 {
-        let here = namespace();
+        let here = raw::pid_namespace();
         let mut living = 0;
         for slot in 0..self.limit() {
             let process = &self.processes[slot as usize];
@@ -215,26 +217,6 @@ fn change(state: &AtomicU64, from: u64, to: u64) -> bool {
     state.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
 }
 
-/// The pid namespace that children of this process are in, by its inode.
-fn namespace() -> u64 {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    let args = [
-        libc::AT_FDCWD as isize as usize,
-        c"/proc/self/ns/pid".as_ptr().expose_provenance(),
-        stat.as_mut_ptr().expose_provenance(),
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: a string that ends in a null byte, and a target of ours, which is filled where the call succeeds.
-    unsafe {
-        match raw::call(libc::SYS_newfstatat, args) {
-            0 => stat.assume_init().st_ino,
-            _ => 0,
-        }
-    }
-}
-
 /// One holder fewer. Whether it was the last.
 fn drop_holder(index: u32) -> bool {
     let it = description(index);
@@ -273,8 +255,9 @@ pub fn several_threads() {
     if THREADS.swap(1, SeqCst) == 0
         && let (Some(family), slot @ 1..) = (family(), SELF.load(Relaxed))
     {
-        let threads = &family.processes[slot as usize - 1].threads;
-        threads.store(1, SeqCst);
+        let process = &family.processes[slot as usize - 1];
+        process.namespace.store(raw::pid_namespace(), Relaxed);
+        process.threads.store(1, SeqCst);
     }
 }
 
@@ -327,12 +310,12 @@ pub fn is_only(index: u32) -> bool {
         })
 }
 
-/// The descriptions of the relative with this number.
+/// The descriptions of the relative with this number; of several, where one of them is in another pid namespace and has not asked in which.
 pub fn of_process(pid: u32) -> impl Iterator<Item = u32> {
-    let who = (pid, namespace());
+    let here = raw::pid_namespace();
     let slots = family().map(|family| family.processes.iter().zip(&family.bits));
     slots.into_iter().flatten().flat_map(move |(it, bits)| {
-        let is_it = (it.pid.load(Relaxed), it.namespace.load(Relaxed)) == who;
+        let is_it = it.pid.load(Relaxed) == pid && [0, here].contains(&it.namespace.load(Relaxed));
         let end = it.end.load(Relaxed).min(WORDS as u32) * 64;
         let end = if is_it { end } else { 0 };
         (0..end).filter(|at| bits[*at as usize / 64].load(SeqCst) >> (at % 64) & 1 != 0)
@@ -437,6 +420,7 @@ pub fn in_child() {
     if had_threads {
         THREADS.store(0, Relaxed);
     }
+    raw::forget_pid_namespace();
     let Some(family) = family() else { return };
     let claimed = state & !KIND_MASK | CLAIMED;
     let given = given
@@ -471,6 +455,8 @@ fn inherits(fd: c_int, word: Word, doubts: bool) -> bool {
     if doubts && !is_it() {
         return false;
     }
+    // A child finds this page wiped. One that is read first is mapped twice: so the look for a count is an exchange.
+    let _ = own(index).compare_exchange(0, 0, Relaxed, Relaxed);
     if hold(index) {
         return true;
     }

@@ -43,7 +43,10 @@ pub struct Place {
 /// Run by a forked child, with the place of its thread: the records are its parent's.
 pub fn forget(place: &Place) {
     place.arena.set(0);
-    OWN_IN.store(0, SeqCst);
+    // A word that is written is a page that is copied, in every child.
+    if OWN_IN.load(SeqCst) != 0 {
+        OWN_IN.store(0, SeqCst);
+    }
 }
 
 /// The arena in which this process's threads have records, and what the state of each was when it was taken; 0: another's.

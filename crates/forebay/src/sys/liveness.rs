@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
+use super::raw;
 use crate::sync::{AtomicU32, Ordering};
 
 // Elsewhere the node may lie at another place in a mutex, or the list have another form.
@@ -204,8 +205,8 @@ fn change(word: &Word, from: u32, to: u32) -> bool {
 }
 
 fn this_thread() -> u32 {
-    // SAFETY: takes no memory.
-    unsafe { libc::gettid() as u32 }
+    // SAFETY: the call takes nothing.
+    unsafe { raw::call(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
 /// Whether a process is stopped, by a signal or a debugger. One that cannot be seen from here is not, as far as is known.
@@ -295,9 +296,10 @@ impl List {
     fn of_this_thread() -> Option<Self> {
         let mut head: *mut Head = std::ptr::null_mut();
         let mut len: usize = 0;
+        let (to, len_to) = (&raw mut head, &raw mut len);
+        let (to, len_to) = (to.expose_provenance(), len_to.expose_provenance());
         // SAFETY: the kernel writes two words of ours.
-        let rc =
-            unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut len) };
+        let rc = unsafe { raw::call(libc::SYS_get_robust_list, [0, to, len_to, 0, 0, 0]) };
         if rc != 0 {
             return None;
         }
