@@ -15,7 +15,7 @@ programs_begin demo
 
 if [[ -n ${DEMO_DIR:-} ]]; then
     programs_directory "$DEMO_DIR"
-elif ! programs_device xfs "$((mib * 8 + 512))" "$((mib * 7))"; then
+elif ! programs_device xfs "$((mib * 8 + 512))"; then
     programs_directory "$root"
     device="a plain directory, for want of root or loop devices: $root"
 fi

@@ -107,7 +107,7 @@ if [[ -n $dir ]]; then
     programs_directory "$dir"
     kind=$(stat -f -c %T "$dir")
     [[ $kind == ext2/ext3 ]] && kind=ext4
-elif ! programs_device "$kind" "$room" "$((room * 3 / 4))"; then
+elif ! programs_device "$kind" "$room"; then
     printf 'measure-programs: no file system in memory can be had here (loop devices?); name a directory with --dir\n' >&2
     exit 1
 fi
