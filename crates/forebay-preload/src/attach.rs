@@ -468,7 +468,7 @@ pub fn in_child() {
     table::set_alive();
     let _errno = KeepErrno::new();
     files::in_child();
-    table::holders::in_child();
+    table::in_child();
     // Each page that is written to is copied, in every child.
     if PREPARED.load(Relaxed) != 0 {
         PREPARED.store(0, Relaxed);

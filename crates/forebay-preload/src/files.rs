@@ -78,7 +78,13 @@ pub fn watch_inherited() {
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
         // Should its file stay managed, nobody can be told.
-        let _ = enter(fd, &look, flags, FOREIGN | REACHED);
+        let _ = enter(
+            fd,
+            &look,
+            flags,
+            FOREIGN | REACHED,
+            table::new_own_description,
+        );
     }
 }
 
@@ -104,12 +110,19 @@ pub fn opened(fd: c_int, flags: c_int) -> Given {
     };
     match file_system_of(fd, &look) {
         Of::Kernel => Ok(()),
-        Of::Store => enter(fd, &look, flags, more | OF_STORE),
-        Of::Other => enter(fd, &look, flags, more),
+        Of::Store => enter(fd, &look, flags, more | OF_STORE, table::new_description),
+        Of::Other => enter(fd, &look, flags, more, table::new_description),
     }
 }
 
-fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
+/// A descriptor gets a word, with a description from `new`.
+fn enter(
+    fd: c_int,
+    look: &Look,
+    flags: c_int,
+    more: u32,
+    new: fn(u32, &Look) -> Option<u32>,
+) -> Given {
     attach::notice_fork();
     let access = flags & libc::O_ACCMODE;
     let reads = access != libc::O_WRONLY;
@@ -120,7 +133,7 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
         0
     };
     let has_room = table::has_room(fd);
-    let new = || table::new_description(appends | more & !REACHED, look);
+    let new = || new(appends | more & !REACHED, look);
     let Some(index) = has_room.then(new).flatten() else {
         // What is done with it passes no hook.
         foreign::reach(look.device, look.inode);
@@ -130,9 +143,9 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     table::set(fd, word);
     if more & REACHED != 0 {
         kernel::reach(word.description());
-        kernel::note_left(fd, why_watched());
+        kernel::note_left(fd, look.identity(), why_watched());
     } else if more & FOREIGN != 0 {
-        kernel::note_left(fd, Why::Opened);
+        kernel::note_left(fd, look.identity(), Why::Opened);
     }
     by_stdio(fd);
     // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.

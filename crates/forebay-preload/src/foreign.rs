@@ -115,7 +115,7 @@ pub fn begin(fd: c_int, why: files::Why) -> Result<Option<File>, c_int> {
     };
     add(device, inode);
     reach(device, inode);
-    kernel::note_left(fd, why);
+    kernel::note_left(fd, (device, inode), why);
     let file = File { device, inode };
     match files::give_inode_to_kernel(device, inode, why) {
         Ok(()) => Ok(Some(file)),

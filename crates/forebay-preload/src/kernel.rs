@@ -164,8 +164,8 @@ fn reach_while_open(description: &Description) {
     }
 }
 
-/// Notes for reports that a file which may be written through this descriptor stays with the kernel.
-pub fn note_left(fd: c_int, why: Why) {
+/// Notes for reports that a file which may be written through this descriptor stays with the kernel. `file` is its device and inode.
+pub fn note_left(fd: c_int, file: (u64, u64), why: Why) {
     let _errno = KeepErrno::new();
     let _inside = Inside::enter();
     // SAFETY: takes no memory.
@@ -175,7 +175,7 @@ pub fn note_left(fd: c_int, why: Why) {
         && let Some(glance) = attach::glance()
     {
         // SAFETY: open during the program's call, which this is a part of.
-        glance.note_left(unsafe { crate::files::borrow(fd) }, why as u32);
+        glance.note_left(unsafe { crate::files::borrow(fd) }, file, why as u32);
     }
 }
 

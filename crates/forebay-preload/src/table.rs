@@ -7,6 +7,7 @@ mod description;
 mod gone;
 pub mod holders;
 mod note;
+mod own;
 mod room;
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,7 +21,7 @@ use libc::c_int;
 pub use description::{
     APPENDS, Description, FOREIGN, HEARD, OF_STORE, REACHED, STICKS, SYNCS, State, Written,
 };
-pub use holders::{hold, let_go};
+pub use own::new_own_description;
 pub use room::{
     WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, WIPED_PASSING, at_start, part, wiped,
 };
@@ -113,6 +114,12 @@ impl Word {
     #[inline(always)]
     pub fn description_index(self) -> u32 {
         (self.0 >> DESCRIPTION_SHIFT & DESCRIPTION_MASK) as u32
+    }
+
+    /// Whether relatives by fork have its description as well.
+    #[inline(always)]
+    fn is_shared(self) -> bool {
+        self.is_file() && !own::is(self.description_index())
     }
 
     /// Its description.
@@ -293,6 +300,11 @@ pub fn files() -> impl Iterator<Item = (c_int, Word)> {
     below(&FILES_END).filter(|(_, word)| word.is_file())
 }
 
+/// Those whose descriptions relatives by fork have as well.
+fn shared_files() -> impl Iterator<Item = (c_int, Word)> {
+    below(&FILES_END).filter(|(_, word)| word.is_shared())
+}
+
 fn below(end: &AtomicUsize) -> impl Iterator<Item = (c_int, Word)> + use<> {
     (0..end.load(Relaxed) as c_int).map(|fd| (fd, word(fd)))
 }
@@ -300,9 +312,28 @@ fn below(end: &AtomicUsize) -> impl Iterator<Item = (c_int, Word)> + use<> {
 /// A description by its number.
 #[inline(always)]
 pub fn description(index: u32) -> &'static Description {
-    let index = (index as usize).min(DESCRIPTIONS_MAX - 1);
+    let index = index as usize;
+    if index >= DESCRIPTIONS_MAX {
+        return own::description(index);
+    }
     // SAFETY: within the table, mapped for good before the first word could name one; all atomics.
     unsafe { &*DESCRIPTIONS.load(Relaxed).add(index) }
+}
+
+/// One more descriptor of a description. `false`: the process has none of it any more.
+pub fn hold(index: u32) -> bool {
+    own::hold(index).unwrap_or_else(|| holders::hold(index))
+}
+
+/// One descriptor fewer. Whether it was the last of all.
+pub fn let_go(index: u32) -> bool {
+    own::let_go(index).unwrap_or_else(|| holders::let_go(index))
+}
+
+/// Run by a forked child.
+pub fn in_child() {
+    own::in_child();
+    holders::in_child();
 }
 
 /// Takes a description for a file that has just been opened. `None`: all are in use.

@@ -111,6 +111,22 @@ pub enum State {
 }
 
 impl Description {
+    /// Nobody's.
+    pub(super) const fn free() -> Self {
+        Description {
+            holders: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
+            offset: AtomicU64::new(0),
+            lock: AtomicU64::new(0),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            size_or_end: AtomicU64::new(0),
+        }
+    }
+
     /// It is a file's that has just been opened, and a candidate. Its lock is not touched: a thread that was in a call on what it was before
     /// may have it for a moment.
     pub(super) fn begin_life(&self, flags: u32, look: &Look) {
@@ -281,6 +297,13 @@ impl Description {
             let _ = self
                 .lock
                 .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the offset from whoever has it: in memory of a forked child's own that is a thread of its parent's.
+    pub(super) fn unlock_in_child(&self) {
+        if self.lock.load(Relaxed) != 0 {
+            self.lock.store(0, Relaxed);
         }
     }
 

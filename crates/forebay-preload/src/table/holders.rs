@@ -14,8 +14,8 @@ use libc::c_int;
 // All words and lives come by way of the parent: `tests/holders` explores this file under a parent of its own, where each access of a
 // word is a place at which others may get their turn.
 use super::{
-    AtomicU32, AtomicU64, DESCRIPTIONS_MAX, NEXT_FREE, REACHED, STICKS, Word, description, files,
-    liveness, replace,
+    AtomicU32, AtomicU64, DESCRIPTIONS_MAX, NEXT_FREE, REACHED, STICKS, Word, description,
+    liveness, replace, shared_files,
 };
 use crate::{files, foreign, raw};
 
@@ -341,7 +341,7 @@ pub(super) fn part(relatives: &Family) -> usize {
 /// A descriptor has got a word. Children that are being forked may have it, or not.
 #[inline]
 pub fn opened(word: Word) {
-    if word.is_file() && UNDER_WAY.load(SeqCst) != 0 {
+    if word.is_shared() && UNDER_WAY.load(SeqCst) != 0 {
         opened_beside_forks(word.description_index());
     }
 }
@@ -383,7 +383,7 @@ pub fn before_fork() -> bool {
     let state = family.processes[slot as usize].state.load(SeqCst);
     GIVEN.set((slot + 1, state));
     // After others can see that there is to be a child: who sets a word after this adds it.
-    for (_, word) in files() {
+    for (_, word) in shared_files() {
         family.hold_for(slot, word.description_index());
     }
     true
@@ -433,7 +433,7 @@ pub fn in_child() {
     }
     // Memory and descriptors are not copied at the same instant.
     let doubts = had_threads || given.is_none();
-    for (fd, word) in files() {
+    for (fd, word) in shared_files() {
         if !inherits(fd, word, doubts) {
             replace(fd, word, Word::NONE);
         }

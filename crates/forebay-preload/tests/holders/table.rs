@@ -35,6 +35,10 @@ impl Word {
         self != Self::NONE
     }
 
+    pub fn is_shared(self) -> bool {
+        self.is_file()
+    }
+
     pub fn description_index(self) -> u32 {
         self.0 as u32
     }
@@ -73,7 +77,7 @@ fn me_or_first() -> usize {
     }
 }
 
-pub fn files() -> impl Iterator<Item = (i32, Word)> {
+pub fn shared_files() -> impl Iterator<Item = (i32, Word)> {
     let known = |fd| (fd as i32, word(fd));
     (0..FDS).map(known).filter(|(_, word)| word.is_file())
 }

@@ -172,6 +172,8 @@ static void take_from_a_relative(int small)
 
 void taken_from_relatives(void)
 {
+    /* Relatives are those who are forked by a process that has opened a file. */
+    close(managed(path, 0));
     take_from_a_relative(0);
     take_from_a_relative(1);
     managed(path, 0);

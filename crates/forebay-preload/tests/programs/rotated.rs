@@ -1,10 +1,11 @@
 //! Logs that are rotated below their writers: another file takes the place of a descriptor (`dup2`) that threads write to.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::scene::Scene;
+use crate::scene::{Scene, said};
 use crate::sys::*;
 
 /// Bytes of a record: its writer, and its number.
@@ -14,7 +15,14 @@ const WRITERS: usize = 2;
 
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
-        "rotate" => rotate(dir, argument.parse().expect("flags")),
+        "rotate" | "rotate-inherited" => {
+            let flags = argument.parse().expect("flags");
+            let log = match role {
+                "rotate" => next_log(dir, 0, flags),
+                _ => 0,
+            };
+            rotate(dir, flags, log);
+        }
         "rotate-back" => onto_itself_and_back(dir),
         "switch-dup" => duplicates(dir, argument),
         "switch" => switch(dir, argument.parse().expect("flags")),
@@ -41,8 +49,7 @@ fn next_log(dir: &Path, number: u32, flags: i32) -> i32 {
 }
 
 /// Two threads write records while the file changes; each record must be in one file, once, behind those that were written before.
-fn rotate(dir: &Path, flags: i32) {
-    let log = next_log(dir, 0, flags);
+fn rotate(dir: &Path, flags: i32, log: i32) {
     let written = [const { AtomicU32::new(0) }; WRITERS];
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -284,6 +291,22 @@ fn a_log_that_is_rotated_loses_no_record() {
             scene.play("rotate", &flags.to_string());
             assert!(scene.bytes_to_memory() > 0);
         }
+    }
+}
+
+/// The first log was open before the library came, and is never managed.
+#[test]
+fn a_log_that_was_inherited_and_is_rotated_loses_no_record() {
+    for flags in [0, libc::O_APPEND].repeat(2) {
+        let scene = Scene::new("rotate-inherited", 0);
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create(true);
+        options.append(flags != 0);
+        let mut log = options.open(scene.path("0")).expect("a log");
+        log.write_all(&[b'#'; 20 * 64 * RECORD]).expect("a head");
+        let mut program = scene.role("rotate-inherited", &flags.to_string());
+        said(program.stdin(log).output().expect("a program"));
+        assert!(scene.bytes_to_memory() > 0);
     }
 }
 

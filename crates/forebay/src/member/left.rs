@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::member::given;
 use crate::memory::arena::Arena;
-use crate::memory::superblock::{LEFT, LEFT_PATH_BYTES, Left};
+use crate::memory::superblock::{LEFT, LEFT_PATH_BYTES, Left, Superblock};
 use crate::sync::Ordering;
 use crate::text::as_text;
 
@@ -32,13 +32,35 @@ pub struct LeftFile {
     pub last: u64,
 }
 
+/// What is noted of a file for a reason.
+fn key((device, inode): (u64, u64), reason: u32) -> u64 {
+    super::reached::hash(device, inode).rotate_left(8) ^ u64::from(reason) | 1
+}
+
+fn place_of(superblock: &Superblock, key: u64) -> Option<&Left> {
+    let same = |left: &&Left| left.key.load(Ordering::Acquire) == key;
+    superblock.left.iter().find(same)
+}
+
+/// Notes one that has been noted before, by the path that it had then. `false`: it has not.
+pub fn note_again(arena: &Arena, inode: (u64, u64), reason: u32) -> bool {
+    let superblock = arena.superblock();
+    let Some(place) = place_of(superblock, key(inode, reason)) else {
+        return false;
+    };
+    let now = superblock.left_count.fetch_add(1, Ordering::AcqRel) + 1;
+    let times = place.times.load(Ordering::Relaxed).saturating_add(1);
+    place.times.store(times, Ordering::Release);
+    place.last.store(now, Ordering::Release);
+    true
+}
+
 /// Notes one.
-pub fn note(arena: &Arena, (device, inode): (u64, u64), reason: u32, path: &[u8]) {
+pub fn note(arena: &Arena, inode: (u64, u64), reason: u32, path: &[u8]) {
     let superblock = arena.superblock();
     let now = superblock.left_count.fetch_add(1, Ordering::AcqRel) + 1;
-    let key = super::reached::hash(device, inode).rotate_left(8) ^ u64::from(reason) | 1;
-    let same = |left: &&Left| left.key.load(Ordering::Acquire) == key;
-    let (place, times) = match superblock.left.iter().find(same) {
+    let key = key(inode, reason);
+    let (place, times) = match place_of(superblock, key) {
         Some(place) => (place, place.times.load(Ordering::Relaxed).saturating_add(1)),
         None => (&superblock.left[now as usize % LEFT], 1),
     };

@@ -262,8 +262,11 @@ impl Glance {
         reached::end(self.arena.superblock(), hash);
     }
 
-    /// Notes for reports that the file behind a descriptor is left to the kernel, for a reason of a front end's.
-    pub fn note_left(&self, fd: BorrowedFd<'_>, reason: u32) {
+    /// Notes for reports that the file behind a descriptor, which has these numbers, is left to the kernel, for a reason of a front end's.
+    pub fn note_left(&self, fd: BorrowedFd<'_>, inode: (u64, u64), reason: u32) {
+        if left::note_again(&self.arena, inode, reason) {
+            return;
+        }
         let path = path_of(fd);
         // Not files in earnest.
         if ["/proc", "/sys", "/dev"]
@@ -272,10 +275,7 @@ impl Glance {
         {
             return;
         }
-        if let Ok(asked) = stat::stat(fd) {
-            let inode = (asked.device, asked.inode);
-            left::note(&self.arena, inode, reason, path.as_os_str().as_bytes());
-        }
+        left::note(&self.arena, inode, reason, path.as_os_str().as_bytes());
     }
 
     /// Whether outsiders that open a file wait for a guard of the keeper's.
