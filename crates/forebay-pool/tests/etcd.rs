@@ -299,16 +299,21 @@ fn write(pool: &Pool, file: File, at: u64, value: u8) -> Result<(), Failure> {
     pool.run(Operation::sync(file)).map(drop)
 }
 
+/// All of a file.
 fn read(pool: &Pool, file: File) -> Vec<u8> {
-    let read = Operation::Read {
-        file,
-        offset: 0,
-        length: 1 << 20,
-        mode: Mode::Local,
-    };
-    match pool.run(read) {
-        Ok(Answer::Bytes(bytes)) => bytes.into_vec(),
-        other => panic!("{other:?}"),
+    let mut all = Vec::new();
+    loop {
+        let read = Operation::Read {
+            file,
+            offset: all.len() as u64,
+            length: 1 << 20,
+            mode: Mode::Local,
+        };
+        match pool.run(read) {
+            Ok(Answer::Bytes(bytes)) if bytes.is_empty() => return all,
+            Ok(Answer::Bytes(bytes)) => all.extend(bytes.into_vec()),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
