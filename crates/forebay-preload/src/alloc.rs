@@ -11,6 +11,9 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+// No hook of ours is on its way, and it changes no `errno`.
+use forebay::sys::raw::call;
+
 /// Smallest block; every block is a power of two, aligned to itself up to a page.
 const BLOCK_BYTES_MIN: usize = 16;
 /// Larger requests are mappings of their own.
@@ -183,31 +186,6 @@ fn class_of(layout: Layout) -> Option<usize> {
     Some((power / BLOCK_BYTES_MIN).trailing_zeros() as usize)
 }
 
-/// A raw system call, so that no hook of ours is on the way. `errno` is changed by none of them.
-///
-/// # Safety
-/// That of the call.
-unsafe fn raw(number: i64, arguments: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the caller's promise; the kernel changes rax, rcx and r11.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") arguments[0],
-            in("rsi") arguments[1],
-            in("rdx") arguments[2],
-            in("r10") arguments[3],
-            in("r8") arguments[4],
-            in("r9") arguments[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
 /// New zeroed memory, null if there is none.
 fn map(bytes: usize) -> *mut u8 {
     let (access, kind) = (
@@ -216,7 +194,7 @@ fn map(bytes: usize) -> *mut u8 {
     );
     // SAFETY: a new mapping, wherever the kernel likes.
     let at = unsafe {
-        raw(
+        call(
             libc::SYS_mmap,
             [0, bytes, access as usize, kind as usize, usize::MAX, 0],
         )
@@ -232,7 +210,7 @@ fn map(bytes: usize) -> *mut u8 {
 unsafe fn unmap(at: *mut u8, bytes: usize) {
     if bytes > 0 {
         // SAFETY: the caller's promise.
-        unsafe { raw(libc::SYS_munmap, [at.addr(), bytes, 0, 0, 0, 0]) };
+        unsafe { call(libc::SYS_munmap, [at.addr(), bytes, 0, 0, 0, 0]) };
     }
 }
 
@@ -320,7 +298,7 @@ unsafe impl GlobalAlloc for Allocator {
 fn remap(block: *mut u8, from: usize, to: usize) -> *mut u8 {
     let may_move = libc::MREMAP_MAYMOVE as usize;
     // SAFETY: a whole mapping of ours, which only its owner uses.
-    let at = unsafe { raw(libc::SYS_mremap, [block.addr(), from, to, may_move, 0, 0]) };
+    let at = unsafe { call(libc::SYS_mremap, [block.addr(), from, to, may_move, 0, 0]) };
     if at < 0 {
         return ptr::null_mut();
     }

@@ -66,7 +66,7 @@ pub fn is_ours(fd: c_int) -> bool {
 }
 
 /// Descriptors that shells redirect.
-const INHERITED: std::ops::Range<c_int> = 0..10;
+pub const INHERITED: std::ops::Range<c_int> = 0..10;
 
 /// Files that were open before the library came: the shell's redirections. Their offsets are shared with who knows whom, so
 /// they are never managed; but should their file be, it goes to the kernel.

@@ -119,7 +119,7 @@ impl Word {
     /// Whether relatives by fork have its description as well.
     #[inline(always)]
     fn is_shared(self) -> bool {
-        self.is_file() && !own::is(self.description_index())
+        self.is_file() && own::description(self.description_index()).is_none()
     }
 
     /// Its description.
@@ -312,12 +312,11 @@ fn below(end: &AtomicUsize) -> impl Iterator<Item = (c_int, Word)> + use<> {
 /// A description by its number.
 #[inline(always)]
 pub fn description(index: u32) -> &'static Description {
-    let index = index as usize;
-    if index >= DESCRIPTIONS_MAX {
-        return own::description(index);
+    if let Some(own) = own::description(index) {
+        return own;
     }
     // SAFETY: within the table, mapped for good before the first word could name one; all atomics.
-    unsafe { &*DESCRIPTIONS.load(Relaxed).add(index) }
+    unsafe { &*DESCRIPTIONS.load(Relaxed).add(index as usize) }
 }
 
 /// One more descriptor of a description. `false`: the process has none of it any more.

@@ -4,16 +4,35 @@
 mod library;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// How a program is started.
+#[derive(Clone, Copy)]
 struct Start<'a> {
     library: Option<&'a str>,
     session: &'a str,
     errors: Option<&'a fs::File>,
 }
 
-impl Start<'_> {
+impl<'a> Start<'a> {
+    /// With the library, and no output in a file.
+    fn with(library: &'a Path, session: &'a str) -> Self {
+        Start {
+            library: library.to_str(),
+            session,
+            errors: None,
+        }
+    }
+
+    /// The same without the library.
+    fn plain(self) -> Self {
+        Start {
+            library: None,
+            ..self
+        }
+    }
+
     /// Page faults of a program and of those that it waits for, the least of several starts.
     // `wait4` waits for the child, and says what it has used.
     #[allow(clippy::zombie_processes)]
@@ -61,16 +80,9 @@ fn most(optimised: i64, with_assertions: i64) -> i64 {
 #[test]
 fn a_start_touches_few_pages() {
     let library = library::built();
-    let with = Start {
-        library: library.to_str(),
-        session: "nobody",
-        errors: None,
-    };
-    let plain = Start {
-        library: None,
-        ..with
-    };
-    let (plain, with) = (plain.faults(&["/bin/true"]), with.faults(&["/bin/true"]));
+    let with = Start::with(&library, "nobody");
+    let plain = with.plain().faults(&["/bin/true"]);
+    let with = with.faults(&["/bin/true"]);
     let more = with - plain;
     eprintln!("{plain} page faults without the library, {more} more with it");
     assert!(
@@ -89,19 +101,12 @@ fn a_start_and_a_fork_in_a_session_touch_few_pages() {
     config.memory = 64 << 20;
     let session = forebay::Session::open(config.clone()).expect("a session");
     let errors = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
-    let null = Start {
-        library: library.to_str(),
-        session: &config.session,
-        errors: None,
-    };
+    let null = Start::with(&library, &config.session);
     let file = Start {
         errors: Some(&errors),
         ..null
     };
-    let plain = Start {
-        library: None,
-        ..null
-    };
+    let plain = null.plain();
     let (without, with) = (null.faults(&["/bin/true"]), file.faults(&["/bin/true"]));
     let more = with - without;
     eprintln!("{without} page faults without an output in a file, {more} more with one");

@@ -8,29 +8,30 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use super::{DESCRIPTIONS_MAX, Description, FOREIGN};
-use crate::files::Look;
+use crate::files::{INHERITED, Look};
 
 /// As many as descriptors that are looked at.
-const OWN: usize = 10;
+const OWN: usize = INHERITED.end as usize;
 
 static TABLE: [Description; OWN] = [const { Description::free() }; OWN];
 /// Descriptors of each.
 static COUNTS: [AtomicU32; OWN] = [const { AtomicU32::new(0) }; OWN];
 
-/// Whether a number is one of theirs.
+/// Which of them has a number. `None`: it is none of theirs.
 #[inline(always)]
-pub fn is(index: u32) -> bool {
-    index as usize >= DESCRIPTIONS_MAX
+fn number(index: u32) -> Option<usize> {
+    let number = (index as usize).checked_sub(DESCRIPTIONS_MAX)?;
+    Some(number % OWN)
 }
 
-/// The one with this number, which is one of theirs.
-pub fn description(index: usize) -> &'static Description {
-    &TABLE[index.wrapping_sub(DESCRIPTIONS_MAX) % OWN]
+/// The one with this number. `None`: it is none of theirs.
+#[inline(always)]
+pub fn description(index: u32) -> Option<&'static Description> {
+    number(index).map(|number| &TABLE[number])
 }
 
 fn count(index: u32) -> Option<&'static AtomicU32> {
-    let number = (index as usize).checked_sub(DESCRIPTIONS_MAX)?;
-    Some(&COUNTS[number % OWN])
+    number(index).map(|number| &COUNTS[number])
 }
 
 /// Takes one for an inherited descriptor; `flags` has [`FOREIGN`]. `None`: all have been used.
