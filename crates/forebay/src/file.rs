@@ -51,6 +51,7 @@ use crate::error::{Error, Result};
 use crate::member::given;
 use crate::member::reached::Reaching;
 use crate::memory::threads::Me;
+use crate::route::Route;
 
 /// An open file.
 ///
@@ -136,6 +137,18 @@ impl File {
             appends: options.appends(),
             closed: false,
         }
+    }
+
+    /// Sends this description's writes by a route of the caller's own, in place of the one that the configuration names. A file that the
+    /// kernel serves has no route.
+    pub fn routed_by(mut self, route: Arc<dyn Route>) -> Self {
+        if let Kind::Managed(managed) = &mut self.kind {
+            if managed.quick_write_below != 0 {
+                managed.quick_write_below = route.quick_scrap_below();
+            }
+            managed.route = route;
+        }
+        self
     }
 
     /// The path that it was opened by.

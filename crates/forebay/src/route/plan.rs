@@ -138,6 +138,14 @@ impl Plan {
             .sum()
     }
 
+    /// The plan itself, or all to memory where it is none for this request.
+    pub(crate) fn or_memory(self, request: &WriteRequest) -> Self {
+        match self.check(request) {
+            Ok(()) => self,
+            Err(_) => Plan::whole(request, Way::SCRAP),
+        }
+    }
+
     /// Whether the plan is one for this request: complete, in order, direct parts in whole blocks.
     pub fn check(&self, request: &WriteRequest) -> Result<(), Flaw> {
         let mut expected = request.offset;
