@@ -8,6 +8,7 @@ mod ends;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod model;
+mod nameless;
 mod names;
 mod past;
 #[path = "../cli/place.rs"]
