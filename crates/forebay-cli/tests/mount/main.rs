@@ -3,6 +3,7 @@
 
 mod aio;
 mod bytes;
+mod damaged;
 mod deaths;
 mod ends;
 #[path = "../../../forebay/tests/here/mod.rs"]

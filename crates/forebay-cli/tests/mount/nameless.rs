@@ -18,7 +18,7 @@ const BYTES: usize = 10 * 4096;
 /// Nothing of a store is durable that nobody syncs.
 const NEVER: &[&str] = &["--flush-interval", "1h"];
 
-fn nameless(directory: &Path, flags: i32, mode: u32) -> std::io::Result<File> {
+pub fn nameless(directory: &Path, flags: i32, mode: u32) -> std::io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true);
     options.custom_flags(libc::O_TMPFILE | flags).mode(mode);
@@ -26,7 +26,7 @@ fn nameless(directory: &Path, flags: i32, mode: u32) -> std::io::Result<File> {
 }
 
 /// Gives an open file a name.
-fn name(file: &File, path: &Path) -> Result<(), Errno> {
+pub fn name_it(file: &File, path: &Path) -> Result<(), Errno> {
     let from = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::linkat(CWD, from, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
@@ -47,9 +47,9 @@ fn what_is_made_without_a_name_can_get_one() {
         assert_eq!((told.nlink(), told.len()), (0, 100_000));
         assert!(is_empty(&scene.point) && is_empty(&scene.below("")));
         let (path, there) = scene.both("named");
-        name(&file, &path).expect("named");
-        assert_eq!(name(&file, &path), Err(Errno::EXIST));
-        name(&file, &scene.point.join("more")).expect("named");
+        name_it(&file, &path).expect("named");
+        assert_eq!(name_it(&file, &path), Err(Errno::EXIST));
+        name_it(&file, &scene.point.join("more")).expect("named");
         // It is one file, by whichever way.
         file.write_all_at(&[8; 10], 99_995).expect("written");
         let told = [file.metadata(), fs::metadata(&path), fs::metadata(&there)];
@@ -73,7 +73,7 @@ fn what_is_made_never_to_have_a_name_gets_none() {
     for scene in Scene::each("exclusive", &[]) {
         let file = nameless(&scene.point, libc::O_EXCL, 0o600).expect("made");
         file.write_all_at(b"bytes", 0).expect("written");
-        let refused = name(&file, &scene.point.join("named"));
+        let refused = name_it(&file, &scene.point.join("named"));
         assert_eq!(refused, Err(Errno::NOENT));
         assert!(is_empty(&scene.point));
         drop(file);
@@ -147,7 +147,7 @@ fn a_killed_mount_keeps_what_got_a_name_and_frees_what_got_none() {
         for file in [&lost, &kept] {
             file.write_all_at(&vec![7; BYTES], 0).expect("written");
         }
-        name(&kept, &scene.point.join("named")).expect("named");
+        name_it(&kept, &scene.point.join("named")).expect("named");
         lost.sync_all().expect("synced");
         kept.sync_all().expect("synced");
         if scene.kind == Kind::Directory {
@@ -211,7 +211,7 @@ fn what_is_made_without_a_name_is_its_makers() {
             for (directory, mode) in [(&open, 0o666), (&shared, 0o4770), (&open, 0)] {
                 let file = nameless(directory, 0, mode).expect("made");
                 file.write_all_at(b"bytes", 0).expect("written");
-                name(&file, &directory.join(format!("{mode:o}"))).expect("named");
+                name_it(&file, &directory.join(format!("{mode:o}"))).expect("named");
             }
             let refused = nameless(&closed, 0, 0o666).expect_err("refused");
             assert_eq!(Errno::from_io_error(&refused), Some(Errno::ACCESS));
