@@ -17,6 +17,7 @@ use crate::caller::Caller;
 use crate::directory::Directory;
 use crate::failed::{Answer, Failed, there_already};
 use crate::handles::Opened;
+use crate::nodes::Found;
 use crate::transport::device::with_buffer;
 
 /// Bytes that one request moves at most.
@@ -48,7 +49,7 @@ pub(crate) struct Part {
 impl Directory {
     pub(crate) fn open(&self, number: u64, flags: i32) -> Answer<u64> {
         // Where bytes go and when they are durable is seen to at each write.
-        let access = OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32);
+        let access = access(flags);
         let open = || match self.reopen(number, access) {
             // A file that may only grow (`chattr +a`). No session has it: the kernel appends.
             Err(Failed(libc::EPERM)) if flags & libc::O_APPEND != 0 => {
@@ -66,12 +67,27 @@ impl Directory {
         mode: u32,
         flags: i32,
     ) -> Answer<(FileAttr, u64)> {
-        let access = OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32);
-        let made = self.create_plain(by, (parent, name), access, mode);
-        let (fd, found) = made.map_err(|failed| match failed {
+        let made = self.create_plain(by, (parent, name), access(flags), mode);
+        let made = made.map_err(|failed| match failed {
             Failed(libc::EEXIST) => there_already(flags),
             failed => failed,
         })?;
+        self.serve_made(made, flags)
+    }
+
+    /// Makes a file without a name.
+    pub(crate) fn create_nameless(
+        &self,
+        by: &Caller,
+        parent: u64,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(FileAttr, u64)> {
+        let made = self.create_plain_nameless(by, parent, access(flags), mode)?;
+        self.serve_made(made, flags)
+    }
+
+    fn serve_made(&self, (fd, found): (OwnedFd, Found), flags: i32) -> Answer<(FileAttr, u64)> {
         let handle = self.serve(found.number, || Ok(fd), flags);
         let told = handle.and_then(|handle| Ok((self.attributes_of(&found)?, handle)));
         if told.is_err() {
@@ -265,6 +281,11 @@ impl Directory {
             let _ = file.set_permissions(fs::Permissions::from_mode(killed & 0o7777));
         }
     }
+}
+
+/// For reading, for writing or for both.
+fn access(flags: i32) -> OFlags {
+    OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32)
 }
 
 /// What a description that was opened so owes to the device after each change. The kernel syncs nothing of a mount's by itself.

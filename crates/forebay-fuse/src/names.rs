@@ -214,6 +214,29 @@ impl Directory {
         let file = self.creators.make(by, || {
             Ok(rustix::fs::openat(&directory, name, flags, mode)?)
         })?;
+        self.enter_made(file, parent, name)
+    }
+
+    /// Makes a file without a name.
+    pub(crate) fn create_plain_nameless(
+        &self,
+        by: &Caller,
+        parent: u64,
+        access: OFlags,
+        mode: u32,
+    ) -> Answer<(OwnedFd, Found)> {
+        let directory = self.nodes.fd(parent)?;
+        let mode = Mode::from_raw_mode(mode);
+        // Without O_EXCL, whatever the program says: whether it may get a name the kernel decides before it asks for one.
+        let flags = access | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = self
+            .creators
+            .make(by, || Ok(rustix::fs::openat(&directory, ".", flags, mode)?))?;
+        // It is open, so that it keeps its descriptor and needs no name to be found by.
+        self.enter_made(file, parent, OsStr::new(""))
+    }
+
+    fn enter_made(&self, file: OwnedFd, parent: u64, name: &OsStr) -> Answer<(OwnedFd, Found)> {
         // By the descriptor: the name may be another file's by now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let named = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

@@ -84,6 +84,7 @@ impl<F: Served> Serving<F> {
             OPEN => reply(to, self.open(asked)),
             OPENDIR => reply(to, self.open_directory(asked)),
             CREATE => reply(to, self.create(asked)),
+            TMPFILE => reply(to, self.create_nameless(asked)),
             WRITE => reply(to, self.write(asked).map(written)),
             COPY_FILE_RANGE => reply(to, self.copy(asked).map(written)),
             FALLOCATE => reply(to, self.allocate(asked)),
@@ -257,6 +258,16 @@ impl<F: Served> Serving<F> {
         let new = asked.own(wire::CreateIn::parse)?;
         let place = (asked.number(), asked.name()?);
         let (told, handle) = self.0.create(asked.by(), place, new.mode, new.flags)?;
+        Ok(created(&*self.0, &told, handle))
+    }
+
+    fn create_nameless(&self, mut asked: Asked<'_>) -> Answer<wire::CreateOut> {
+        let new = asked.own(wire::CreateIn::parse)?;
+        // The kernel's own for what has none.
+        asked.name()?;
+        let (told, handle) =
+            self.0
+                .create_nameless(asked.by(), asked.number(), new.mode, new.flags)?;
         Ok(created(&*self.0, &told, handle))
     }
 

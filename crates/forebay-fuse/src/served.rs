@@ -64,6 +64,16 @@ pub(crate) trait Served: Send + Sync + 'static {
         mode: u32,
         flags: i32,
     ) -> Answer<(FileAttr, u64)>;
+    /// Makes a file without a name in a directory (`O_TMPFILE`): [`Served::link`] may give it one. Where there are none, the kernel asks once.
+    fn create_nameless(
+        &self,
+        _by: &Caller,
+        _parent: u64,
+        _mode: u32,
+        _flags: i32,
+    ) -> Answer<(FileAttr, u64)> {
+        Err(Failed(libc::ENOSYS))
+    }
     /// Answers with what there is of so many bytes, by [`Unanswered::fill`] or by [`Unanswered::send`], whichever takes the fewer copies.
     fn read(&self, at: Part, len: usize, to: Unanswered);
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32>;

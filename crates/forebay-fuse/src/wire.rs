@@ -129,7 +129,7 @@ pub(crate) fn own_bytes(operation: u32) -> usize {
         RENAME2 => Rename2In::SIZE,
         LINK => LinkIn::SIZE,
         OPEN | OPENDIR => OpenIn::SIZE,
-        CREATE => CreateIn::SIZE,
+        CREATE | TMPFILE => CreateIn::SIZE,
         READ | READDIR | READDIRPLUS => ReadIn::SIZE,
         WRITE => WriteIn::SIZE,
         RELEASE | RELEASEDIR => ReleaseIn::SIZE,

@@ -3,13 +3,15 @@
 //!
 //! `calls STORE --figures` is by itself: what FLAC's slides show of I/O size, of alignment, and of the share of a buffer that is rewritten.
 //!
+//! `calls STORE --flush-intervals [SECONDS]` is by itself, too: what the flusher costs those who write, by how often it comes.
+//!
 //! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before, and with windows
 //! this process has gone round all blocks of the store, so that no page is mapped for the first time.
 
 use std::error::Error;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_pmem::{Creator, OnExisting, OpenOptions, ROOT, Store};
 
@@ -19,13 +21,23 @@ const PIECE: usize = 2 << 20;
 const SIZES: [(usize, &str); 3] = [(4 << 10, "4KiB"), (64 << 10, "64KiB"), (PIECE, "2MiB")];
 const SYNCED: [(usize, usize, &str); 2] = [(4 << 10, 200, "4KiB"), (1 << 20, 20, "1MiB")];
 
+/// How often the flusher comes, in milliseconds; `None`: never.
+const INTERVALS: [Option<u64>; 5] = [Some(10), Some(100), Some(1000), Some(5000), None];
+const ROUNDS: usize = 5;
+/// Writes of one turn at most.
+const WRITES_MAX: usize = 8 << 20;
+
 type Done<T = ()> = Result<T, Box<dyn Error>>;
 
 fn main() -> Done {
     let path = std::env::args_os()
         .nth(1)
-        .ok_or("calls STORE [--zero-copy | --figures]")?;
+        .ok_or("calls STORE [--zero-copy | --figures | --flush-intervals [SECONDS]]")?;
     let how = std::env::args().nth(2).unwrap_or_default();
+    if how == "--flush-intervals" {
+        let seconds = std::env::args().nth(3).map_or(Ok(3), |word| word.parse())?;
+        return intervals(Path::new(&path), Duration::from_secs(seconds));
+    }
     let store = Store::open(Path::new(&path), OpenOptions::default())?;
     let file = store.create(ROOT, b"file", by(0o644))?.inode;
     let mut memory = vec![b'x'; PIECE];
@@ -344,4 +356,72 @@ fn names(store: &Store) -> Done {
         Ok(store.unlink(directory, &other(number))?)
     })?;
     Ok(store.rmdir(ROOT, b"d")?)
+}
+
+/// One thread writes 4 KiB at random places of a file of 64 MiB, for so long with each interval in turn. Prints medians of the rounds: microseconds that
+/// half of the writes took at most, 99 %, 99.9 %, and the longest one, then writes per second.
+fn intervals(path: &Path, length: Duration) -> Done {
+    // Touched, so that no page of it is new while time is taken.
+    let mut times = vec![u32::MAX; WRITES_MAX];
+    let mut found = INTERVALS.map(|_| Vec::new());
+    // The first round warms what there is to warm, and does not count.
+    for round in 0..=ROUNDS {
+        for (interval, found) in INTERVALS.iter().zip(&mut found) {
+            let figures = with_interval(path, *interval, length, &mut times)?;
+            if round > 0 {
+                found.push(figures);
+            }
+        }
+    }
+    println!("interval median 99% 99.9% longest writes/s");
+    for (interval, found) in INTERVALS.iter().zip(&found) {
+        let name = interval.map_or("never".into(), |ms| format!("{ms}ms"));
+        let middle = |of: usize| {
+            let mut all: Vec<f64> = found.iter().map(|figures| figures[of]).collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        let [half, most, nearly_all, longest, rate] = [0, 1, 2, 3, 4].map(middle);
+        println!("{name} {half:.2} {most:.2} {nearly_all:.2} {longest:.0} {rate:.0}");
+    }
+    Ok(())
+}
+
+fn with_interval(
+    path: &Path,
+    interval: Option<u64>,
+    length: Duration,
+    times: &mut [u32],
+) -> Done<[f64; 5]> {
+    let options = OpenOptions {
+        flush_interval: interval.map(Duration::from_millis),
+        ..OpenOptions::default()
+    };
+    let store = Store::open(path, options)?;
+    let file = store.create(ROOT, b"file", by(0o644))?.inode;
+    let memory = vec![b'x'; PIECE];
+    for at in (0..BYTES).step_by(PIECE) {
+        store.write(file, at as u64, &memory)?;
+    }
+    store.sync()?;
+    let (begun, mut count, mut place) = (Instant::now(), 0, 1_u64);
+    let mut before = begun;
+    while count < times.len() && before - begun < length {
+        // Of Knuth's: the upper bits are good enough for places.
+        place = place
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let at = ((place >> 33) << 12) % BYTES as u64;
+        whole(store.write(file, at, &memory[..4 << 10])?, 4 << 10)?;
+        let now = Instant::now();
+        times[count] = (now - before).as_nanos().min(u32::MAX.into()) as u32;
+        (before, count) = (now, count + 1);
+    }
+    let rate = count as f64 / (before - begun).as_secs_f64();
+    store.unlink(ROOT, b"file")?;
+    store.close()?;
+    let times = &mut times[..count];
+    times.sort_unstable();
+    let at = |share: f64| f64::from(times[((count - 1) as f64 * share) as usize]) / 1000.0;
+    Ok([at(0.5), at(0.99), at(0.999), at(1.0), rate])
 }

@@ -15,6 +15,7 @@ use forebay_fuse::points::State;
 use rustix::fs::{CWD, RenameFlags, XattrFlags, removexattr, renameat_with, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::nameless::{name_it, nameless};
 use crate::place::is_managed;
 use crate::scene::{Scene, wait_until};
 
@@ -157,7 +158,11 @@ const CHANGES: &[(&str, Change)] = &[
         renameat_with(CWD, idle, CWD, path, RenameFlags::EXCHANGE)?;
         Ok(renameat_with(CWD, idle, CWD, path, RenameFlags::EXCHANGE)?)
     }),
+    (NAMED, |path, _, _, file| Ok(name_it(file, path)?)),
 ];
+
+/// Of a file that was made without a name.
+const NAMED: &str = "named";
 
 const POINT: &str = "FOREBAY_TEST_CHANGES_POINT";
 
@@ -170,7 +175,11 @@ fn the_changes() {
     };
     let point = Path::new(&point);
     let made = |(number, (name, _)): (usize, &(&str, Change))| {
-        let file = File::create_new(point.join(name)).expect("made");
+        let file = match *name {
+            NAMED => nameless(point, 0, 0o600),
+            name => File::create_new(point.join(name)),
+        };
+        let file = file.expect("made");
         file.write_all_at(&record(number as u64), 0)
             .expect("written");
         file

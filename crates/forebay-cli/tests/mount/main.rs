@@ -3,11 +3,13 @@
 
 mod aio;
 mod bytes;
+mod damaged;
 mod deaths;
 mod ends;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod model;
+mod nameless;
 mod names;
 mod past;
 #[path = "../cli/place.rs"]

@@ -11,8 +11,8 @@ use crate::scene::Scene;
 use forebay_fuse::points::helper_works;
 
 pub const USER: u32 = 4711;
-const GROUP: u32 = 4712;
-const FURTHER: u32 = 4713;
+pub const GROUP: u32 = 4712;
+pub const FURTHER: u32 = 4713;
 /// One that every system knows: who mounts must have a name.
 const NOBODY: u32 = 65534;
 
@@ -48,12 +48,12 @@ fn shell(uid: u32, directory: &Path, script: &str) -> Run {
     )
 }
 
-fn open_to(path: &Path, mode: u32) {
+pub fn open_to(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
 }
 
 /// Whether there are several users here, and they come as far as the test's files.
-fn has_users(scene: &Scene) -> bool {
+pub fn has_users(scene: &Scene) -> bool {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can be several users");
         return false;

@@ -101,6 +101,16 @@ impl Served for Directory {
         Directory::create(self, by, place, mode, flags)
     }
 
+    fn create_nameless(
+        &self,
+        by: &Caller,
+        parent: u64,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(FileAttr, u64)> {
+        Directory::create_nameless(self, by, parent, mode, flags)
+    }
+
     fn read(&self, at: Part, len: usize, to: Unanswered) {
         to.fill(len, |memory| Directory::read(self, at, memory));
     }

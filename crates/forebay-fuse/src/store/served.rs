@@ -162,6 +162,19 @@ impl Served for Stored {
         Ok((found, handle))
     }
 
+    fn create_nameless(
+        &self,
+        by: &Caller,
+        parent: u64,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(FileAttr, u64)> {
+        // Held once, as after a lookup.
+        let made = told(&self.store.tmpfile(parent, creator(by, mode))?);
+        let handle = self.open(made.number, flags)?;
+        Ok((made, handle))
+    }
+
     fn read(&self, at: Part, len: usize, to: Unanswered) {
         // From where the bytes lie straight to the kernel.
         match self.store.view(at.handle, at.offset, len) {
