@@ -63,8 +63,8 @@ impl<F: Served> Serving<F> {
                 Err(failed) => to.fail(failed),
             },
             READ => self.read(asked, to),
-            READDIR => self.list(asked, to),
-            READDIRPLUS => self.list_plus(asked, to),
+            READDIR => self.list(asked, false, to),
+            READDIRPLUS => self.list(asked, true, to),
             GETXATTR => self.attribute(asked, to),
             LISTXATTR => self.attribute_names(asked, to),
             STATFS => reply(to, self.0.room(asked.number()).map(|found| room(&found))),
@@ -337,7 +337,7 @@ impl<F: Served> Serving<F> {
         Ok(opened(self.0.open_directory(asked.number())?, 0))
     }
 
-    fn list(&self, asked: Asked<'_>, to: Unanswered) {
+    fn list(&self, asked: Asked<'_>, with_attributes: bool, to: Unanswered) {
         let from = match asked.own(wire::ReadIn::parse) {
             Ok(from) => from,
             Err(failed) => return to.fail(failed),
@@ -345,21 +345,13 @@ impl<F: Served> Serving<F> {
         let handle = Self::handle(asked.number(), from.fh);
         to.fill(asked::room(from.size), |memory| {
             let mut entries = Entries::new(memory);
-            self.0
-                .list(handle, from.offset, |listed| entries.add(listed, None))?;
-            Ok(entries.len())
-        });
-    }
-
-    fn list_plus(&self, asked: Asked<'_>, to: Unanswered) {
-        let from = match asked.own(wire::ReadIn::parse) {
-            Ok(from) => from,
-            Err(failed) => return to.fail(failed),
-        };
-        let directory = (asked.number(), Self::handle(asked.number(), from.fh));
-        to.fill(asked::room(from.size), |memory| {
-            let mut entries = Entries::new(memory);
-            list_with_attributes(&*self.0, directory, from.offset, &mut entries)?;
+            if with_attributes {
+                let directory = (asked.number(), handle);
+                list_with_attributes(&*self.0, directory, from.offset, &mut entries)?;
+            } else {
+                self.0
+                    .list(handle, from.offset, |listed| entries.add(listed, None))?;
+            }
             Ok(entries.len())
         });
     }

@@ -128,8 +128,8 @@ impl Scene {
         worker.end().assert_good_or_killed();
     }
 
-    /// Before the so manieth change that a recovery makes to the arena a stranger writes to the file, unless he would have to wait. Whether he has; `None`: the recovery
-    /// has ended before.
+    /// Before the so manieth change that a recovery makes to the arena a stranger writes to the file, unless he would have to wait.
+    /// Whether he has; `None`: the recovery has ended before.
     fn recover_with_a_stranger(&self, at: u64) -> (Option<bool>, Report) {
         let has_changed = Rc::new(Cell::new(false));
         let (path, told) = (self.path(), Rc::clone(&has_changed));
