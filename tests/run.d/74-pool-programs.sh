@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Programs that nobody here has written on a pool of two servers and four hosts, of which each has another way for its requests: fsx, fio, sqlite, git, tar and
 # RocksDB. What one host writes is compared from the others.
+# One file is also written and read by each of them in turn.
 # $FSX_OPS and $FSX_SEEDS: how much of fsx.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -113,10 +114,27 @@ each_by_fsx() {
     done
     ((failed == 0)) && for host in "${!ways[@]}"; do alike "$host" "$1" || return 1; done
 }
+# One file of all hosts: it is opened by a link that goes from host to host, and opened anew all the time.
+by_turns() {
+    local file=turns$1 link=$scratch/link$1 turns status
+    sed 's/^close_open = 1$/close_open = 20/' "$scratch/fsx.toml" >"$scratch/fsx-turns.toml" && ln -s "${mounts[0]}/$file" "$link" || return 1
+    (while :; do
+        for host in "${!ways[@]}"; do
+            ln -sfn "${mounts[host]}/$file" "$link-next" && mv -T "$link-next" "$link" && sleep 0.01 || exit
+        done
+    done) &
+    turns=$!
+    timeout 300 "$fsx" -q -S "$1" -N "$2" -P "$scratch" -f "$scratch/fsx-turns.toml" "$link" >"$scratch/fsx-turns" 2>&1
+    status=$?
+    kill "$turns" && wait "$turns" 2>/dev/null
+    ((status == 0)) || tail -n 40 "$scratch/fsx-turns"
+    return "$status"
+}
 if has fsx "$fsx"; then
     for seed in ${FSX_SEEDS:-1 2}; do
         expect "fsx on four hosts at once, seed $seed" each_by_fsx "fsx$seed" fsx "$seed" "${FSX_OPS:-400}"
         expect "fsx with large writes on four hosts at once, seed $seed" each_by_fsx "large$seed" fsx-large "$seed" $((${FSX_OPS:-400} / 10))
+        expect "fsx on one file, on each host in turn, seed $seed" by_turns "$seed" "${FSX_OPS:-400}"
     done
 fi
 

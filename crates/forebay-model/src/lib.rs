@@ -10,6 +10,7 @@
 //! | who is asked | [`Target`]; [`StdFiles`] is the kernel's own answer |
 //! | who asks | [`drive`], [`Driver`], [`replay`] |
 //! | where do operations come from | [`generate`], [`ops`] for proptest, [`PartitionPlan`] for threads |
+//! | what may programs find that use one file at once | [`history::check`] |
 //! | what is the smallest list that still fails | [`shrink`] |
 //!
 //! The bytes of a write follow from its seed and from where they lie in the file ([`fill`]), so a
@@ -39,6 +40,7 @@ mod bytes;
 mod content;
 mod drive;
 mod generate;
+pub mod history;
 mod lines;
 mod mismatch;
 mod model;

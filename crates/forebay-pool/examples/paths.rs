@@ -2,10 +2,12 @@
 //!
 //!     cargo run --release -p forebay-pool --example paths -- alone
 //!     cargo run --release -p forebay-pool --example paths -- mixed MB_PER_S
+//!     cargo run --release -p forebay-pool --example paths -- equal MB_PER_S
 //!
 //! `alone`: remote and local requests within a grant, and the same bytes over a bare connection, in turn; medians of rounds.
 //! `mixed`: reads of mixed sizes by each policy, by one to four threads, in turn; local memory is held down to so many MB/s, or
 //! not at all if that is 0.
+//! `equal`: the same of reads of 256 KiB by one to sixteen threads, and by a number of threads that changes. Takes some six minutes.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -169,95 +171,151 @@ const PATHS: [&str; 13] = [
     "local", "ratio:10", "ratio:20", "ratio:30", "ratio:40", "ratio:50", "ratio:60", "ratio:80",
     "remote", "better", "table", "paper", "seed",
 ];
-const THREADS: [usize; 3] = [1, 2, 4];
-const FILE: u64 = 8 << 20;
-const MIXED_ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_millis(500);
+/// After one in which policies learn.
+const READ_ROUNDS: usize = 5;
 
-/// Reads of mixed sizes by so many threads for a while; says MB/s.
-fn reads(files: &Files, all: &[File], seed: u64, time: Duration) -> f64 {
-    let done = AtomicU64::new(0);
-    let began = Instant::now();
-    thread::scope(|scope| {
-        for (at, file) in all.iter().enumerate() {
-            let done = &done;
-            scope.spawn(move || {
-                let mut random = Random::new(seed << 8 | at as u64);
-                while began.elapsed() < time {
-                    let bytes = (random.gamma(1.5) * 1e6 / 1.5).clamp(4096.0, 6e6) as u64;
-                    let offset = random.below((FILE - bytes) as usize) as u64;
-                    let read = files.read(*file, offset, bytes).expect("read");
-                    done.fetch_add(read.len() as u64, Ordering::Relaxed);
+/// What threads read, each in a file of its own.
+struct Reads {
+    file: u64,
+    bytes: fn(&mut Random) -> u64,
+}
+
+const MIXED: Reads = Reads {
+    file: 8 << 20,
+    bytes: |random| (random.gamma(1.5) * 1e6 / 1.5).clamp(4096.0, 6e6) as u64,
+};
+const EQUAL: Reads = Reads {
+    file: 2 << 20,
+    bytes: |_| 256 << 10,
+};
+
+/// A column of a table: so many threads, one number after the other, each for so long.
+type Column<'a> = (&'a [usize], Duration);
+
+const HALF: Duration = Duration::from_millis(500);
+const CHANGING: Column<'_> = (&[1, 16, 4, 8, 2, 16, 4, 12], Duration::from_millis(200));
+
+impl Reads {
+    /// So many threads read for a while. Returns how many bytes.
+    fn run(&self, files: &Files, all: &[File], seed: u64, time: Duration) -> u64 {
+        let done = AtomicU64::new(0);
+        let began = Instant::now();
+        thread::scope(|scope| {
+            for (at, file) in all.iter().enumerate() {
+                let done = &done;
+                scope.spawn(move || {
+                    let mut random = Random::new(seed << 8 | at as u64);
+                    while began.elapsed() < time {
+                        let bytes = (self.bytes)(&mut random);
+                        let offset = random.below((self.file - bytes) as usize) as u64;
+                        let read = files.read(*file, offset, bytes).expect("read");
+                        done.fetch_add(read.len() as u64, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        done.into_inner()
+    }
+
+    /// MB/s of one round of a column.
+    fn round(&self, files: &Files, all: &[File], round: usize, column: Column<'_>) -> f64 {
+        let began = Instant::now();
+        let (numbers, time) = column;
+        let run = |threads: &usize| self.run(files, &all[..*threads], round as u64, time);
+        let bytes: u64 = numbers.iter().map(run).sum();
+        bytes as f64 / 1e6 / began.elapsed().as_secs_f64()
+    }
+
+    /// So many files, which lie in each client's memory, and a client of each policy.
+    fn hosts(&self, config: &Config, count: usize, mb_per_s: u64) -> (Vec<File>, Vec<Files>) {
+        let first = Files::join(config, PATIENCE).expect("a pool");
+        let all = (0..count).map(|number| {
+            let file = file(&first, number.to_string().as_bytes());
+            let bytes = vec![5; self.file as usize];
+            first.write(file, 0, &bytes).expect("written");
+            first.sync(file).expect("synced");
+            file
+        });
+        let all: Vec<File> = all.collect();
+        let host = |path: &str| {
+            let path = path.to_string().try_into().expect("a path");
+            let config = Config {
+                path,
+                ..config.clone()
+            };
+            let files = Files::join(&config, PATIENCE).expect("a pool");
+            for file in &all {
+                let read = Operation::Read {
+                    file: *file,
+                    offset: 0,
+                    length: self.file,
+                    mode: Mode::Local,
+                };
+                files.pool().run(read).expect("read");
+            }
+            files.pool().limit_local(mb_per_s * 1_000_000);
+            files
+        };
+        let hosts = PATHS.iter().map(|path| host(path)).collect();
+        (all, hosts)
+    }
+
+    /// A row for each policy: medians of the columns, in MB/s.
+    fn table(&self, hosts: &[Files], all: &[File], columns: &[Column<'_>]) {
+        let ways = |files: &Files| files.pool().counts().reads.map(|count| count as f64);
+        let before: Vec<[f64; 2]> = hosts.iter().map(ways).collect();
+        let mut table = vec![Vec::new(); hosts.len()];
+        for column in columns {
+            let mut rounds = vec![Vec::new(); hosts.len()];
+            for round in 0..=READ_ROUNDS {
+                for (files, rounds) in hosts.iter().zip(&mut rounds) {
+                    let speed = self.round(files, all, round, *column);
+                    if round > 0 {
+                        rounds.push(speed);
+                    }
                 }
-            });
+            }
+            for (rounds, row) in rounds.iter_mut().zip(&mut table) {
+                rounds.sort_by(f64::total_cmp);
+                row.push(rounds[READ_ROUNDS / 2]);
+            }
         }
-    });
-    done.into_inner() as f64 / 1e6 / began.elapsed().as_secs_f64()
+        let heads = columns.iter().map(|(numbers, time)| match numbers {
+            [threads] => format!("threads: {threads}"),
+            numbers => format!("threads: {numbers:?}, {time:?} each"),
+        });
+        let heads: Vec<String> = heads.collect();
+        println!("| policy | {} | reads past memory |", heads.join(" | "));
+        println!("|---|{}---|", "---|".repeat(heads.len()));
+        for (((path, row), files), before) in PATHS.iter().zip(&table).zip(hosts).zip(before) {
+            let [after, before] = [ways(files), before];
+            let [local, remote] = [0, 1].map(|way| after[way] - before[way]);
+            let speeds: Vec<String> = row.iter().map(|speed| format!("{speed:.0}")).collect();
+            println!(
+                "| {path} | {} | {:.0} % |",
+                speeds.join(" | "),
+                100.0 * remote / (local + remote)
+            );
+        }
+    }
 }
 
 fn mixed(mb_per_s: u64) {
     let (config, serving) = serve();
-    let first = Files::join(&config, PATIENCE).expect("a pool");
-    let names = [b"one".as_slice(), b"two", b"three", b"four"];
-    let all: Vec<File> = names.iter().map(|name| file(&first, name)).collect();
-    for file in &all {
-        first
-            .write(*file, 0, &vec![5; FILE as usize])
-            .expect("written");
-        first.sync(*file).expect("synced");
-    }
-    let hosts = PATHS.map(|path| {
-        let path = path.to_string().try_into().expect("a path");
-        let config = Config {
-            path,
-            ..config.clone()
-        };
-        let files = Files::join(&config, PATIENCE).expect("a pool");
-        for file in &all {
-            let (file, offset, length, mode) = (*file, 0, FILE, Mode::Local);
-            let read = Operation::Read {
-                file,
-                offset,
-                length,
-                mode,
-            };
-            files.pool().run(read).expect("read");
-        }
-        files.pool().limit_local(mb_per_s * 1_000_000);
-        files
-    });
-    println!(
-        "| policy | 1 thread | 2 threads | 4 threads | reads past memory |\n|---|---|---|---|---|"
-    );
-    let mut table = vec![Vec::new(); PATHS.len()];
-    for threads in THREADS {
-        let mut rounds = vec![Vec::new(); PATHS.len()];
-        for round in 0..=MIXED_ROUNDS {
-            for (files, rounds) in hosts.iter().zip(&mut rounds) {
-                let speed = reads(files, &all[..threads], round as u64, ROUND);
-                // In the first one policies learn.
-                if round > 0 {
-                    rounds.push(speed);
-                }
-            }
-        }
-        for (rounds, row) in rounds.iter_mut().zip(&mut table) {
-            rounds.sort_by(f64::total_cmp);
-            row.push(rounds[MIXED_ROUNDS / 2]);
-        }
-    }
-    for ((path, row), files) in PATHS.iter().zip(&table).zip(&hosts) {
-        let counts = files.pool().counts();
-        let [local, remote] = counts.reads.map(|count| count as f64);
-        let speeds: Vec<String> = row.iter().map(|speed| format!("{speed:.0}")).collect();
-        println!(
-            "| {path} | {} | {:.0} % |",
-            speeds.join(" | "),
-            100.0 * remote / (local + remote)
-        );
-    }
+    let (all, hosts) = MIXED.hosts(&config, 4, mb_per_s);
+    MIXED.table(&hosts, &all, &[(&[1], HALF), (&[2], HALF), (&[4], HALF)]);
     drop(hosts);
-    drop(first);
+    serving.stop();
+}
+
+fn equal(mb_per_s: u64) {
+    let (config, serving) = serve();
+    let (all, hosts) = EQUAL.hosts(&config, 16, mb_per_s);
+    let numbers: [&[usize]; 5] = [&[1], &[2], &[4], &[8], &[16]];
+    EQUAL.table(&hosts, &all, &numbers.map(|threads| (threads, HALF)));
+    println!();
+    EQUAL.table(&hosts, &all, &[CHANGING]);
+    drop(hosts);
     serving.stop();
 }
 
@@ -266,6 +324,7 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["alone"] => alone(),
         ["mixed", speed] => mixed(speed.parse().expect("MB/s")),
-        _ => println!("paths alone | paths mixed MB_PER_S"),
+        ["equal", speed] => equal(speed.parse().expect("MB/s")),
+        _ => println!("paths alone | paths mixed MB_PER_S | paths equal MB_PER_S"),
     }
 }

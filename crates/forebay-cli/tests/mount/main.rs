@@ -20,4 +20,5 @@ mod races;
 mod scene;
 mod shared;
 mod stores;
+mod together;
 mod users;

@@ -59,6 +59,21 @@ impl Hosts {
         more: &str,
         arguments: &'static [&'static str],
     ) -> Option<Hosts> {
+        let mut hosts = Self::unmounted(count, name, port, more, arguments)?;
+        for point in ["a", "b"] {
+            hosts.mount(point);
+        }
+        Some(hosts)
+    }
+
+    /// The servers alone.
+    pub fn unmounted(
+        count: u16,
+        name: &str,
+        port: u16,
+        more: &str,
+        arguments: &'static [&'static str],
+    ) -> Option<Hosts> {
         if !scene::can_mount() {
             return None;
         }
@@ -85,9 +100,6 @@ impl Hosts {
             mounts: Vec::new(),
         };
         (1..=count).for_each(|number| hosts.serve(number));
-        for point in ["a", "b"] {
-            hosts.mount(point);
-        }
         Some(hosts)
     }
 
@@ -99,6 +111,17 @@ impl Hosts {
             .arg(number.to_string());
         let child = command.stderr(Stdio::null()).spawn();
         self.servers.push(Process::new(child.expect("it runs")));
+    }
+
+    /// Mounts it as a host whose requests go that way; the pool's configuration says of none how they go.
+    pub fn mount_by(&mut self, point: &str, path: &str) -> PathBuf {
+        let all = self.config.clone();
+        let text = fs::read_to_string(&all).expect("a configuration");
+        self.config = self.place.file(&format!("{point}.toml"));
+        fs::write(&self.config, format!("{text}path = \"{path}\"\n")).expect("a file");
+        self.mount(point);
+        self.config = all;
+        self.place.file(point)
     }
 
     fn mount(&mut self, point: &str) {
