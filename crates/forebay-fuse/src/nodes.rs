@@ -322,7 +322,9 @@ impl Table {
             let Some(node) = self.nodes.get_mut(&number).filter(|node| node.fd.is_some()) else {
                 continue;
             };
-            if std::mem::take(&mut node.used) || node.opened > 0 {
+            // One without a name can be opened by none. It may get one.
+            let is_nameless = node.name.is_empty();
+            if std::mem::take(&mut node.used) || node.opened > 0 || is_nameless {
                 self.held.push_back(number);
             } else {
                 node.fd = None;
@@ -381,5 +383,19 @@ mod tests {
             fstat(&fd).expect("a status").st_ino,
             std::os::unix::fs::MetadataExt::ino(&inode)
         );
+    }
+
+    #[test]
+    fn what_has_no_name_keeps_its_descriptor() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = fs::File::open(dir.path()).expect("opened").into();
+        let nodes = Nodes::new(root, 64).expect("a table");
+        let file = tempfile::tempfile_in(dir.path()).expect("a file");
+        let fd = file.try_clone().expect("a descriptor").into();
+        let number = nodes.enter(ROOT, OsStr::new(""), fd).expect("in").number;
+        nodes.give_back(0);
+        let fd = nodes.fd(number).expect("held");
+        let is = |fd: BorrowedFd<'_>| fstat(fd).expect("a status").st_ino;
+        assert_eq!(is(fd.as_fd()), is(file.as_fd()));
     }
 }

@@ -159,10 +159,16 @@ const CHANGES: &[(&str, Change)] = &[
         Ok(renameat_with(CWD, idle, CWD, path, RenameFlags::EXCHANGE)?)
     }),
     (NAMED, |path, _, _, file| Ok(name_it(file, path)?)),
+    (NAMED_TWICE, |path, other, _, file| {
+        name_it(file, path)?;
+        fs::hard_link(path, other)?;
+        fs::remove_file(other)
+    }),
 ];
 
-/// Of a file that was made without a name.
+/// Of files that were made without a name.
 const NAMED: &str = "named";
+const NAMED_TWICE: &str = "named-twice";
 
 const POINT: &str = "FOREBAY_TEST_CHANGES_POINT";
 
@@ -176,7 +182,7 @@ fn the_changes() {
     let point = Path::new(&point);
     let made = |(number, (name, _)): (usize, &(&str, Change))| {
         let file = match *name {
-            NAMED => nameless(point, 0, 0o600),
+            NAMED | NAMED_TWICE => nameless(point, 0, 0o600),
             name => File::create_new(point.join(name)),
         };
         let file = file.expect("made");

@@ -34,11 +34,14 @@ pub const SYNCHRONOUS: u32 = 13;
 /// Its path is longer than what is kept of each file.
 pub const LONG_PATH: u32 = 14;
 
+/// The names that were known of it have gone, and it has others.
+pub const OTHER_NAMES: u32 = 15;
+
 /// A front end: it was made executable, or a call had an option that the engine does not serve.
 pub const MADE_EXECUTABLE: u32 = 74;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 31] = [
+const REASONS: [(u32, &str); 32] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -73,6 +76,10 @@ const REASONS: [(u32, &str); 31] = [
     (
         LONG_PATH,
         "its path is longer than 1024 bytes, so that no recovery would find it",
+    ),
+    (
+        OTHER_NAMES,
+        "the names that the session knew of it were removed, so that no recovery would find it",
     ),
     (64, "a program that was executed has inherited it"),
     (65, "stdio: fopen, fdopen, freopen, or a standard stream"),

@@ -90,7 +90,7 @@ impl Session {
     }
 
     /// The file behind a descriptor, which may only name it, has lost one of its names: should that have been where a recovery looks, it looks from now
-    /// on where this process has opened it.
+    /// on where this process has opened it. A file that has a name, but none there either, goes to the kernel.
     pub fn follow_unlinked(&self, fd: BorrowedFd<'_>) {
         let (shared, Ok(found)) = (&self.shared, stat::stat(fd)) else {
             return;
@@ -100,6 +100,16 @@ impl Session {
             && let Ok(me) = shared.me()
         {
             table::follow_name(me, id, device.as_ref());
+            let is_known = || {
+                table::leads_to(
+                    &shared.arena.file_unchecked(id).path(),
+                    (found.device, found.inode),
+                )
+            };
+            if found.links > 0 && !is_known() {
+                // Where it cannot be written it stays managed.
+                let _ = self.give_to_kernel(found.device, found.inode, given::OTHER_NAMES);
+            }
         }
     }
 
