@@ -57,6 +57,6 @@ print("| call | mounted | under `forebay run` | API | views, windows | ext4 | XF
 for name, times in found.items():
     middle = {side: statistics.median(all) / 1000 for side, all in times.items()}
     row = [f"{middle[side]:.1f}" if side in middle else "" for side in sides]
-    row += [f"{middle[one] / middle[other]:.2f}" if other in middle else "" for one, other in pairs]
+    row += [f"{middle[one] / middle[other]:.2f}" if one in middle and other in middle else "" for one, other in pairs]
     print(f"| {name} | " + " | ".join(row) + " |")
 PROGRAM

@@ -3,8 +3,8 @@
 //!
 //! `calls STORE --figures` is by itself: what FLAC's slides show of I/O size, of alignment, and of the share of a buffer that is rewritten.
 //!
-//! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before, and with windows
-//! this process has gone round all blocks of the store, so that no page is mapped for the first time.
+//! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before, and
+//! this process has gone round all blocks of the store, so that no page is mapped for the first time; `write_2MiB_new` is before that.
 
 use std::error::Error;
 use std::path::Path;
@@ -69,6 +69,10 @@ fn time(name: &str, calls: usize, mut call: impl FnMut(usize) -> Done) -> Done {
 }
 
 fn bytes(store: &Store, file: u64, memory: &mut [u8]) -> Done {
+    time("write_2MiB_new", calls(PIECE), |number| {
+        whole(store.write(file, (number * PIECE) as u64, memory)?, PIECE)
+    })?;
+    go_round(store, file)?;
     for (size, of) in SIZES {
         let memory = &mut memory[..size];
         time(&format!("write_{of}"), calls(size), |number| {
@@ -169,6 +173,9 @@ fn beside_syncs(store: &Store, file: u64, memory: &[u8]) -> Done {
 
 /// The same as [`bytes`], without a copy: a program has its bytes in a window, and reads them in a view. A byte of each page is touched.
 fn zero_copy(store: &Store, file: u64) -> Done {
+    time("write_2MiB_new", calls(PIECE), |number| {
+        write_window(store, file, number * PIECE, PIECE, touch)
+    })?;
     go_round(store, file)?;
     for (size, of) in SIZES {
         time(&format!("write_{of}"), calls(size), |number| {

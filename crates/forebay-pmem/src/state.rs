@@ -29,6 +29,7 @@ use crate::types::Time;
 use bits::{load_bits, set_bits};
 use fresh::Fresh;
 use held::Held;
+pub(crate) use lent::Filled;
 use pieces::Piece;
 pub(crate) use pieces::Source;
 use pins::Pins;
@@ -52,8 +53,8 @@ struct Operation {
     freed_metadata: Vec<u64>,
     inodes_taken: Vec<u64>,
     inodes_freed: Vec<u64>,
-    /// Blocks of windows that are a file's now.
-    adopted: Vec<Run>,
+    /// Lent blocks that are a file's now.
+    adopted: Vec<(Run, Filled)>,
     /// Bytes to be stored when it stays.
     pieces: Vec<Piece>,
     /// Files that it holds.
@@ -380,7 +381,12 @@ impl State {
         let operation = std::mem::take(&mut self.operation);
         // Before anything is released: bytes may come from a block that this operation frees.
         self.wrote_data |= self.store_pieces(&operation.pieces, given);
-        self.windows.extend(operation.adopted);
+        for (run, filled) in operation.adopted {
+            match filled {
+                Filled::Program => self.windows.push(run),
+                Filled::Store => self.wrote_data = true,
+            }
+        }
         operation
             .freed
             .into_iter()
@@ -408,7 +414,7 @@ impl State {
             self.fresh.clear(run);
             self.blocks.release_all(run);
         }
-        for run in operation.adopted {
+        for (run, _) in operation.adopted {
             self.fresh.clear(run);
         }
         for block in operation.freshened {

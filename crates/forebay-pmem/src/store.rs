@@ -2,10 +2,11 @@
 //!
 //! Calls that change something hold the state's lock alone, those that read hold it together. Calls that change a
 //! file's bytes or size have its *turn* first, and keep it from their first operation to their last: the pieces of
-//! two writes do not mix. A *commit* has two phases: it collects the running batch under the lock, and makes it durable without it; meanwhile calls
+//! two writes do not mix. Large writes beside each other copy their bytes without the lock ([`aside`]). A *commit* has two phases: it collects the running batch under the lock, and makes it durable without it; meanwhile calls
 //! go on with the next batch. One commit runs at a time (the log's lock, taken before the state's and after a turn).
 //! See [`commit`].
 
+mod aside;
 mod calls;
 mod commit;
 mod create;
@@ -24,6 +25,7 @@ pub use window::Window;
 use crate::errno::{Errno, Result};
 use crate::log::Log;
 use crate::state::State;
+use aside::Writers;
 use flusher::Flusher;
 
 #[cfg(test)]
@@ -41,6 +43,7 @@ pub(crate) struct Inner {
     state: RwLock<State>,
     log: Mutex<LogState>,
     turns: [Mutex<()>; TURNS],
+    writers: Writers,
 }
 
 /// The log, and what waits for it.
@@ -65,6 +68,7 @@ impl Inner {
                 waiting: Vec::new(),
             }),
             turns: [const { Mutex::new(()) }; TURNS],
+            writers: Writers::default(),
         }
     }
 

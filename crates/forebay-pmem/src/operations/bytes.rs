@@ -10,7 +10,7 @@ use crate::layout::BLOCK;
 use crate::layout::inode::Inode;
 use crate::map::{self, UNWRITTEN, block_of};
 use crate::space::Run;
-use crate::state::{Room, Source, State};
+use crate::state::{Filled, Room, Source, State};
 
 /// Copies bytes out; what was never written is zeros. The caller keeps to the file's size.
 pub fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<()> {
@@ -76,13 +76,14 @@ pub fn write(
     Ok(())
 }
 
-/// Gives pages the blocks of a window, from `block` on, which have the bytes already; around these goes what the pages had.
+/// Gives pages lent blocks, from `block` on, which have the bytes already; around these goes what the pages had.
 pub fn attach(
     state: &mut State,
     inode: &mut Inode,
     offset: u64,
     length: usize,
     block: u64,
+    filled: Filled,
 ) -> Result<()> {
     let (first, count) = pages_of(offset, length);
     let last = count - 1;
@@ -111,7 +112,7 @@ pub fn attach(
         start: block,
         length: count,
     };
-    state.adopt(run)?;
+    state.adopt(run, filled)?;
     let new: Vec<u64> = (block..block + count).collect();
     map::set(state, inode, first, &new)?;
     inode.blocks += holes;

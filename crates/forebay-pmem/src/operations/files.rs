@@ -8,7 +8,7 @@ use crate::layout::BLOCK;
 use crate::layout::inode::Inode;
 use crate::map::{self, UNWRITTEN};
 use crate::space::Run;
-use crate::state::{Room, State};
+use crate::state::{Filled, Room, State};
 use crate::types::{Attributes, Changes, SIZE_MAX, SetTime, Time, Whence};
 
 const PAGE: u64 = BLOCK as u64;
@@ -42,17 +42,18 @@ pub fn write(state: &mut State, number: u64, offset: u64, length: usize) -> Resu
     grow(state, number, inode, end)
 }
 
-/// Puts the blocks of a window, from `block` on, into a file's place: its bytes at `offset` are those.
+/// Puts lent blocks, from `block` on, into a file's place: its bytes at `offset` are those.
 pub fn attach(
     state: &mut State,
     number: u64,
     offset: u64,
     length: usize,
     block: u64,
+    filled: Filled,
 ) -> Result<()> {
     let mut inode = regular(state, number)?;
     let end = end_of(offset, length as u64)?;
-    bytes::attach(state, &mut inode, offset, length, block)?;
+    bytes::attach(state, &mut inode, offset, length, block, filled)?;
     grow(state, number, inode, end)
 }
 
@@ -63,6 +64,20 @@ pub fn lend(state: &mut State, number: u64, offset: u64, length: usize) -> Resul
     let first = offset / PAGE;
     let goal = block_before(state, &inode, first)?.map(|block| block + 1);
     state.lend(goal, end.div_ceil(PAGE) - first)
+}
+
+/// Whether pages may get other blocks: none has space that was allocated and not written yet.
+pub fn may_move(state: &State, number: u64, offset: u64, length: usize) -> bool {
+    let is_written = |inode: Inode| -> Result<bool> {
+        let pages = offset / PAGE..end_of(offset, length as u64)?.div_ceil(PAGE);
+        let mut all = true;
+        map::runs(state, &inode, pages, |_, pointer, _| {
+            all &= pointer & UNWRITTEN == 0;
+            all
+        })?;
+        Ok(all)
+    };
+    regular(state, number).and_then(is_written) == Ok(true)
 }
 
 /// The block of the page before this one, if there is one.

@@ -7,6 +7,15 @@ use crate::errno::{Errno, Result};
 use crate::layout::Kind;
 use crate::space::Run;
 
+/// Who has put bytes into lent blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filled {
+    /// A program, by stores of its own: they may be in the CPU's cache.
+    Program,
+    /// The store, which has streamed them and fenced.
+    Store,
+}
+
 impl State {
     /// Lends up to `wanted` consecutive blocks, from `goal` on if that can be had; an operation that is undone has lent none.
     pub fn lend(&mut self, goal: Option<u64>, wanted: u64) -> Result<Run> {
@@ -24,10 +33,10 @@ impl State {
         self.blocks.release_all(run);
     }
 
-    /// Lent blocks become a file's, with what a program has stored there.
-    pub fn adopt(&mut self, run: Run) -> Result<()> {
+    /// Lent blocks become a file's, with what has been stored there.
+    pub fn adopt(&mut self, run: Run, filled: Filled) -> Result<()> {
         self.fresh.set(run);
-        self.operation.adopted.push(run);
+        self.operation.adopted.push((run, filled));
         let first = self.geometry().bitmap;
         match set_bits(&mut self.pages, first, Kind::Blocks, run, true)? {
             set if set == run.length => Ok(()),

@@ -9,6 +9,7 @@ use crate::operations::{attributes, files, names, orphans};
 use crate::state::{Room, State};
 use crate::types::{Attributes, Changes, Creator, Entry, NAME_MAX, OnExisting, Statistics, Whence};
 
+use super::aside::Writing;
 use super::{Inner, Store};
 
 const PAGE: u64 = BLOCK as u64;
@@ -169,20 +170,37 @@ impl Store {
     /// more in such pieces, and less than all where the store becomes full. No other call changes the file's
     /// bytes or size between two pieces.
     pub fn write(&self, inode: u64, offset: u64, bytes: &[u8]) -> Result<usize> {
-        let _turn = self.inner.turn(inode);
-        self.write_pieces(inode, offset, bytes)
+        self.write_at(inode, |_| Ok(offset), bytes)
+            .map(|(_, written)| written)
     }
 
     /// Writes at the end of a file; answers where, and how much.
     pub fn append(&self, inode: u64, bytes: &[u8]) -> Result<(u64, usize)> {
-        let _turn = self.inner.turn(inode);
-        let end = self.getattr(inode)?.size;
-        let written = self.write_pieces(inode, end, bytes)?;
-        Ok((end, written))
+        self.write_at(inode, |inode| Ok(self.getattr(inode)?.size), bytes)
     }
 
-    /// The caller has the file's turn.
-    fn write_pieces(&self, inode: u64, offset: u64, bytes: &[u8]) -> Result<usize> {
+    fn write_at(
+        &self,
+        inode: u64,
+        offset: impl FnOnce(u64) -> Result<u64>,
+        bytes: &[u8],
+    ) -> Result<(u64, usize)> {
+        let writing = self.inner.writers.begin(bytes);
+        let is_beside = || writing.as_ref().is_some_and(Writing::is_beside_others);
+        let _turn = self.inner.turn(inode);
+        let offset = offset(inode)?;
+        let written = self.write_pieces(inode, offset, bytes, is_beside)?;
+        Ok((offset, written))
+    }
+
+    /// The caller has the file's turn. `is_beside`: whether others write meanwhile.
+    pub(super) fn write_pieces(
+        &self,
+        inode: u64,
+        offset: u64,
+        bytes: &[u8],
+        is_beside: impl Fn() -> bool,
+    ) -> Result<usize> {
         let mut done = 0;
         let mut pages = CHUNK_PAGES;
         if bytes.is_empty() {
@@ -192,10 +210,18 @@ impl Store {
             let at = offset.saturating_add(done as u64);
             let piece = piece(at, bytes.len() - done, pages);
             let part = &bytes[done..done + piece];
-            match self
-                .inner
-                .change_giving(part, |state| files::write(state, inode, at, piece))
-            {
+            let aside = match is_beside() {
+                true => self.inner.write_aside(inode, at, part),
+                false => Ok(false),
+            };
+            let written = aside.and_then(|is_done| match is_done {
+                true => Ok(()),
+                false => {
+                    let write = |state: &mut _| files::write(state, inode, at, piece);
+                    self.inner.change_giving(part, write)
+                }
+            });
+            match written {
                 Ok(()) => done += piece,
                 // Smaller pieces may have room, where each frees what it replaces.
                 Err(Errno::ENOSPC) if pages > 1 => pages /= 8,

@@ -15,6 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::layout::BLOCK;
 use crate::operations::files::{self, CHUNK_PAGES};
 use crate::space::Run;
+use crate::state::Filled;
 
 /// Bytes to be written, in the store's own memory: see [`Store::window`].
 pub struct Window {
@@ -113,7 +114,9 @@ impl Window {
         while self.length > 0 {
             let part = piece(self.offset, self.length, CHUNK_PAGES);
             let block = self.run.start;
-            inner.change(|state| files::attach(state, self.inode, self.offset, part, block))?;
+            inner.change(|state| {
+                files::attach(state, self.inode, self.offset, part, block, Filled::Program)
+            })?;
             self.advance(part);
         }
         self.give_to_children();

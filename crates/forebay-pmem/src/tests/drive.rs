@@ -313,7 +313,10 @@ impl<M: Medium + 'static> Pair<M> {
             } => {
                 let bytes = content(*fill, usize::from(*length));
                 part(
-                    store.write(file(f)?, u64::from(*at), &bytes),
+                    match fill % 3 {
+                        0 => store.write_beside(file(f)?, u64::from(*at), &bytes),
+                        _ => store.write(file(f)?, u64::from(*at), &bytes),
+                    },
                     bytes.len(),
                     &mut self.written,
                 )

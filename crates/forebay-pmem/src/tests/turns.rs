@@ -259,3 +259,68 @@ fn a_file_is_cut_though_others_take_what_becomes_free() {
     assert_eq!(store.close(), Ok(()));
     assert_eq!(faults(&simulated), [""; 0]);
 }
+
+#[test]
+fn others_go_on_while_a_large_write_beside_them_is_copied() {
+    let bytes = new_store(1500, &CreateOptions::default());
+    let simulated = Simulated::new(bytes, Durability::Dax);
+    let medium = Watched::new(Arc::clone(&simulated));
+    let opened = Store::open_medium(Arc::clone(&medium) as Arc<dyn Medium>, quiet(), clock);
+    let store = opened.expect("a new store opens");
+    let [file, other] =
+        [b"f", b"g"].map(|name| store.create(ROOT, name, by(0o644)).expect("made").inode);
+    let before = vec![1; 600 << 10];
+    assert_eq!(store.write(file, 0, &before), Ok(before.len()));
+    // Over bytes of this batch, which a write alone would store in place.
+    let large = vec![2; 500 << 10];
+    let (begin, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    medium.at_copy(Box::new(move || {
+        let _ = begin.send(());
+        let _ = tell.send(ended.recv_timeout(20 * A_WHILE).is_ok());
+    }));
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| store.write_beside(file, 100, &large));
+        assert!(begun.recv().is_ok(), "bytes are copied");
+        assert_eq!(store.write(other, 0, b"another"), Ok(7));
+        let mut seen = vec![0; before.len()];
+        assert_eq!(store.read(file, 0, &mut seen), Ok(before.len()));
+        assert!(seen == before, "nothing is seen before all is");
+        let _ = end.send(());
+        assert_eq!(writing.join().ok(), Some(Ok(large.len())));
+    });
+    assert_eq!(told.recv(), Ok(true), "nobody has waited for the copy");
+    let mut seen = vec![0; before.len()];
+    assert_eq!(store.read(file, 0, &mut seen), Ok(before.len()));
+    let expected = [&before[..100], &large, &before[100 + large.len()..]].concat();
+    assert!(seen == expected);
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&simulated), [""; 0]);
+}
+
+#[test]
+fn a_large_write_beside_others_stays_in_the_space_that_it_was_given() {
+    let bytes = new_store(1500, &CreateOptions::default());
+    let medium = Simulated::new(bytes, Durability::Dax);
+    let opened = Store::open_medium(Arc::clone(&medium) as Arc<dyn Medium>, quiet(), clock);
+    let store = opened.expect("a new store opens");
+    let file = store.create(ROOT, b"f", by(0o644)).expect("made").inode;
+    assert_eq!(store.fallocate(file, 0, 0, 1 << 20), Ok(()));
+    assert_eq!(store.sync(), Ok(()));
+    let free = store.statfs().blocks_free;
+    let large = vec![2; 1 << 20];
+    assert_eq!(store.write_beside(file, 0, &large), Ok(large.len()));
+    assert_eq!(store.statfs().blocks_free, free);
+    // One that would need more than there is goes the other way, and says so.
+    let filling = store.statfs().blocks_available as usize * 4096;
+    let other = store.create(ROOT, b"g", by(0o644)).expect("made").inode;
+    let written = store.write_beside(other, 0, &vec![3; filling + 4096]);
+    assert!(written.is_ok_and(|written| written < filling + 4096));
+    assert_eq!(
+        store.write_beside(other, 1 << 40, &large),
+        Err(Errno::ENOSPC)
+    );
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
+}

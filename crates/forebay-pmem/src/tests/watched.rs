@@ -1,5 +1,5 @@
-//! Simulated memory that counts what is read, and does something when a record of the log becomes durable: then a commit has
-//! its own lock, and nobody the state's.
+//! Simulated memory that counts what is read, and does something when bytes have been copied, or when a record of the log becomes durable: then a commit
+//! has its own lock, and nobody the state's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +39,18 @@ impl Watched {
         *self.next() = Some((For::Tail, work));
     }
 
+    /// Does something when bytes of a file have been copied.
+    pub fn at_copy(&self, work: Work) {
+        *self.next() = Some((For::Data, work));
+    }
+
+    fn come_to(&self, purpose: For) {
+        let work = self.next().take_if(|(at, _)| *at == purpose);
+        if let Some((_, work)) = work {
+            work();
+        }
+    }
+
     fn next(&self) -> MutexGuard<'_, Option<(For, Work)>> {
         self.at_sync.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,14 +87,14 @@ impl Medium for Watched {
     }
 
     fn fence(&self, purpose: For) {
+        if purpose == For::Data {
+            self.come_to(purpose);
+        }
         self.inside.fence(purpose);
     }
 
     fn sync(&self, purpose: For) -> Result<()> {
-        let work = self.next().take_if(|(at, _)| *at == purpose);
-        if let Some((_, work)) = work {
-            work();
-        }
+        self.come_to(purpose);
         self.inside.sync(purpose)
     }
 }
