@@ -4,9 +4,12 @@
 //! `programs directory DIRECTORY`, `programs store STORE`, `programs memory`. Prints a name and nanoseconds, line by line: of the first time, when nothing is mapped yet,
 //! and of the median of the times after it. `bench/programs/store-programs.sh` sets the three side by side. Results are compared with what they must be.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -48,7 +51,7 @@ fn main() -> Done {
             let store = Store::open(Path::new(path), OpenOptions::default())?;
             all(OnStore(store))
         }
-        ["memory"] => all(Memory::default()),
+        ["memory"] => all(Memory::new()),
         _ => Err("programs directory DIRECTORY | store STORE | memory".into()),
     }
 }
@@ -56,23 +59,24 @@ fn main() -> Done {
 fn all(mut side: impl Side) -> Done {
     let texts: Vec<Vec<u8>> = (0..FILES).map(text).collect();
     let mut dice = 1;
-    let mut numbers: Vec<u64> = (0..NUMBERS).map(|_| next(&mut dice)).collect();
+    let mut numbers: Vec<u8> = (0..NUMBERS)
+        .flat_map(|_| next(&mut dice).to_le_bytes())
+        .collect();
     for (name, text) in names().zip(&texts) {
         side.make(&name, text)?;
     }
-    side.make("numbers", bytes_of(&numbers))?;
+    side.make("numbers", &numbers)?;
     let expected: usize = texts.iter().map(|text| count(text)).sum();
     let archive: Vec<u8> = names()
         .zip(&texts)
         .flat_map(|(name, text)| [&header(&name)[..], text].concat())
         .collect();
-    numbers.sort_unstable();
+    sort_numbers(&mut numbers);
     time("grep", &mut side, |side| {
         is_right(side.grep()? == expected, "grep")
     })?;
     time_making("tar", "archive", &mut side, Side::tar, &archive)?;
-    let sorted = bytes_of(&numbers);
-    time_making("sort", "sorted", &mut side, Side::sort, sorted)?;
+    time_making("sort", "sorted", &mut side, Side::sort, &numbers)?;
     for name in names().chain(["numbers".into()]) {
         side.remove(&name)?;
     }
@@ -177,22 +181,10 @@ fn next(dice: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-fn bytes_of(numbers: &[u64]) -> &[u8] {
-    // SAFETY: numbers are bytes that are initialised; they are borrowed for as long.
-    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len() * 8) }
-}
-
-fn bytes_of_mut(numbers: &mut [u64]) -> &mut [u8] {
-    // SAFETY: as above, borrowed alone; all bytes are numbers.
-    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len() * 8) }
-}
-
-fn numbers_in(bytes: &mut [u8]) -> Done<&mut [u64]> {
-    // SAFETY: all bytes are numbers.
-    match unsafe { bytes.align_to_mut() } {
-        ([], numbers, []) => Ok(numbers),
-        _ => Err("numbers are not where numbers lie".into()),
-    }
+/// Numbers in order, where they lie.
+fn sort_numbers(bytes: &mut [u8]) {
+    let (numbers, _) = bytes.as_chunks_mut::<8>();
+    numbers.sort_unstable_by_key(|number| u64::from_le_bytes(*number));
 }
 
 // ---- by read and write ----
@@ -251,11 +243,11 @@ impl Side for Directory {
 
     fn sort(&mut self) -> Done {
         let mut file = File::open(self.0.join("numbers"))?;
-        let mut numbers = vec![0; file.metadata()?.len() as usize / 8];
-        file.read_exact(bytes_of_mut(&mut numbers))?;
-        numbers.sort_unstable();
+        let mut numbers = vec![0; file.metadata()?.len() as usize];
+        file.read_exact(&mut numbers)?;
+        sort_numbers(&mut numbers);
         let mut sorted = File::create(self.0.join("sorted"))?;
-        Ok(sorted.write_all(bytes_of(&numbers))?)
+        Ok(sorted.write_all(&numbers)?)
     }
 }
 
@@ -351,49 +343,63 @@ impl Side for OnStore {
         let mut window = self.0.window(self.create("sorted")?, 0, numbers.len())?;
         is_right(window.len() == numbers.len(), "room side by side")?;
         window.copy_from_slice(&numbers);
-        numbers_in(&mut window)?.sort_unstable();
+        sort_numbers(&mut window);
         Ok(window.commit()?)
     }
 }
 
 // ---- in memory ----
 
-#[derive(Default)]
+/// Bytes, and where each name's are.
+type Files = (Vec<u8>, HashMap<String, Range<usize>>);
+
+/// Files behind each other, and room for what is made: all of it is there before the clock starts.
 struct Memory {
-    files: std::cell::RefCell<std::collections::HashMap<String, Vec<u8>>>,
-    /// What results are made in: it stays, as a page that is there.
-    room: Vec<u64>,
+    files: RefCell<Files>,
+    room: Vec<u8>,
     length: usize,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let all = Vec::with_capacity(FILES * FILE + NUMBERS * 8);
+        Self {
+            files: RefCell::new((all, HashMap::new())),
+            // Not zeros, whose pages would be had later.
+            room: vec![1; FILES * (HEADER + FILE)],
+            length: 0,
+        }
+    }
 }
 
 impl Side for Memory {
     fn make(&self, name: &str, bytes: &[u8]) -> Done {
-        let mut files = self.files.borrow_mut();
-        files.insert(name.into(), bytes.to_vec());
+        let (all, places) = &mut *self.files.borrow_mut();
+        places.insert(name.into(), all.len()..all.len() + bytes.len());
+        all.extend_from_slice(bytes);
         Ok(())
     }
 
-    fn remove(&self, name: &str) -> Done {
-        self.files.borrow_mut().remove(name);
+    fn remove(&self, _: &str) -> Done {
         Ok(())
     }
 
     fn content(&self, _: &str) -> Done<Vec<u8>> {
-        Ok(bytes_of(&self.room)[..self.length].to_vec())
+        Ok(self.room[..self.length].to_vec())
     }
 
     fn grep(&self) -> Done<usize> {
-        let files = self.files.borrow();
-        Ok(names().map(|name| count(&files[&name])).sum())
+        let (all, places) = &*self.files.borrow();
+        let counts = names().map(|name| count(&all[places[&name].clone()]));
+        Ok(counts.sum())
     }
 
     fn tar(&mut self) -> Done {
-        let files = self.files.borrow();
+        let (all, places) = &*self.files.borrow();
         self.length = FILES * (HEADER + FILE);
-        self.room.resize(self.length / 8, 0);
-        let mut rest = bytes_of_mut(&mut self.room);
+        let mut rest = &mut self.room[..];
         for name in names() {
-            for part in [&header(&name)[..], &files[&name]] {
+            for part in [&header(&name)[..], &all[places[&name].clone()]] {
                 let (now, later) = rest.split_at_mut(part.len());
                 now.copy_from_slice(part);
                 rest = later;
@@ -403,12 +409,11 @@ impl Side for Memory {
     }
 
     fn sort(&mut self) -> Done {
-        let files = self.files.borrow();
-        let numbers = &files["numbers"];
-        self.length = numbers.len();
-        self.room.resize(self.length / 8, 0);
-        bytes_of_mut(&mut self.room).copy_from_slice(numbers);
-        self.room.sort_unstable();
+        let (all, places) = &*self.files.borrow();
+        self.length = NUMBERS * 8;
+        let numbers = &mut self.room[..self.length];
+        numbers.copy_from_slice(&all[places["numbers"].clone()]);
+        sort_numbers(numbers);
         Ok(())
     }
 }
