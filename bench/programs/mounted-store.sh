@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Times calls on a mounted store, the same under `forebay run`, on a store by its API, on another by its views and windows, and on ext4, XFS and tmpfs in the same memory, in turn: mounted-store.sh [ROUNDS].
-# As root. $FOREBAY: the program. $CALLS: the example `calls` of forebay-pmem, which makes the API's calls. Both are release builds.
+# As root. $FOREBAY: the program. $CALLS: the example `calls` of forebay-pmem, which makes the API's calls. Both are release builds. $PAGES=huge=always: the stores lie in pages of 2 MiB.
 # Prints medians in microseconds per call, and ratios of them. The two threads of a row "beside fsync" are a writer, which is timed, and one that syncs all the time.
 set -Eeuo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -13,7 +13,7 @@ scratch=$(mktemp -d)
 TMPDIR=$scratch mounts_begin
 trap '"$forebay" umount --lazy "$MOUNTS/store" 2>/dev/null || :; mounts_end; rm -rf "$scratch"' EXIT
 gcc -O3 -pthread -o "$scratch/mounted" bench/programs/mounted.c
-mounts_tmpfs memory 3G
+mounts_tmpfs memory 3G "${PAGES:-}"
 mounts_tmpfs tmpfs 512M
 mounts_make ext4 "$MOUNTS/memory" 512M mkfs.ext4 -q
 mounts_make xfs "$MOUNTS/memory" 512M mkfs.xfs -q
@@ -57,6 +57,6 @@ print("| call | mounted | under `forebay run` | API | views, windows | ext4 | XF
 for name, times in found.items():
     middle = {side: statistics.median(all) / 1000 for side, all in times.items()}
     row = [f"{middle[side]:.1f}" if side in middle else "" for side in sides]
-    row += [f"{middle[one] / middle[other]:.2f}" if other in middle else "" for one, other in pairs]
+    row += [f"{middle[one] / middle[other]:.2f}" if one in middle and other in middle else "" for one, other in pairs]
     print(f"| {name} | " + " | ".join(row) + " |")
 PROGRAM

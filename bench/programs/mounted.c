@@ -15,6 +15,7 @@
 
 #define FILES 10000
 #define BYTES (64L << 20)
+#define ROUNDS 8
 
 static double now(void)
 {
@@ -106,40 +107,54 @@ static void beside_syncs(int fd, char *memory, size_t size)
     pthread_join(thread, NULL);
 }
 
-/* One of two threads, each of which has a file of its own. */
+/* One of two threads, each of which has a file of its own. Both are there before the clock starts, and go over their files so often that
+   its first and last moments, when one of them is alone, do not count. */
 struct half {
     int fd, reads;
     char *memory;
+    double took;
 };
 
-static void *half_of(void *given)
+static pthread_barrier_t start;
+
+static void once(struct half *half)
 {
-    struct half *half = given;
     for (long at = 0; at < BYTES; at += 2 << 20) {
         ssize_t done = half->reads ? pread(half->fd, half->memory, 2 << 20, at) : pwrite(half->fd, half->memory, 2 << 20, at);
         must(done == 2 << 20, "a thread");
     }
+}
+
+static void *half_of(void *given)
+{
+    struct half *half = given;
+    pthread_barrier_wait(&start);
+    double begun = now();
+    for (int i = 0; i < ROUNDS; i++)
+        once(half);
+    half->took = now() - begun;
     return NULL;
 }
 
 static void by_two(int fd, char *memory)
 {
     int second = open("second", O_CREAT | O_TRUNC | O_RDWR, 0644);
-    struct half halves[2] = {{fd, 0, memory}, {second, 0, malloc(2 << 20)}};
+    struct half halves[2] = {{fd, 0, memory, 0}, {second, 0, malloc(2 << 20), 0}};
     must(second >= 0 && halves[1].memory, "second");
     memset(halves[1].memory, 'x', 2 << 20);
-    half_of(&halves[1]);
+    once(&halves[1]);
     must(fsync(second) == 0, "fsync");
+    must(pthread_barrier_init(&start, NULL, 2) == 0, "pthread_barrier_init");
     for (int reads = 0; reads < 2; reads++) {
         pthread_t threads[2];
-        double begun = now();
         for (int i = 0; i < 2; i++) {
             halves[i].reads = reads;
             must(pthread_create(&threads[i], NULL, half_of, &halves[i]) == 0, "pthread_create");
         }
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
-        tell(reads ? "read_2MiB_two_threads" : "write_2MiB_two_threads", begun, 2 * (BYTES >> 21));
+        double longer = halves[0].took > halves[1].took ? halves[0].took : halves[1].took;
+        printf("%s %.0f\n", reads ? "read_2MiB_two_threads" : "write_2MiB_two_threads", longer / (2 * ROUNDS * (BYTES >> 21)));
     }
     free(halves[1].memory);
     close(second);

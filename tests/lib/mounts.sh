@@ -3,7 +3,8 @@
 # taken down again. Source it, then call `mounts_begin`, which sets $MOUNTS and a trap.
 #
 #   mounts_begin            a fresh directory in $MOUNTS, taken down when the shell exits
-#   mounts_tmpfs NAME SIZE  a tmpfs on $MOUNTS/NAME
+#   mounts_tmpfs NAME SIZE [OPTIONS]
+#                           a tmpfs on $MOUNTS/NAME
 #   mounts_make NAME DIR SIZE MKFS...
 #                           a file of SIZE in DIR, made a file system by MKFS, on $MOUNTS/NAME
 #                           ($MOUNTS_LOSETUP: options for losetup)
@@ -27,7 +28,7 @@ mounts_begin() {
 mounts_tmpfs() {
     local name=$1 size=$2
     mkdir "$MOUNTS/$name"
-    mount -t tmpfs -o "size=$size,mode=1777" forebay-tests "$MOUNTS/$name"
+    mount -t tmpfs -o "size=$size,mode=1777${3:+,$3}" forebay-tests "$MOUNTS/$name"
     MOUNTS_STACK+=("mount $MOUNTS/$name")
 }
 

@@ -5,11 +5,12 @@
 //!
 //! `calls STORE --flush-intervals [SECONDS]` is by itself, too: what the flusher costs those who write, by how often it comes.
 //!
-//! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before, and with windows
-//! this process has gone round all blocks of the store, so that no page is mapped for the first time.
+//! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before, and
+//! this process has gone round all blocks of the store, so that no page is mapped for the first time; `write_2MiB_new` is before that.
 
 use std::error::Error;
 use std::path::Path;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use forebay_pmem::{Creator, OnExisting, OpenOptions, ROOT, Store};
 const FILES: u32 = 10_000;
 const BYTES: usize = 64 << 20;
 const PIECE: usize = 2 << 20;
+/// How often each of two threads goes over its file.
+const ROUNDS: usize = 8;
 const SIZES: [(usize, &str); 3] = [(4 << 10, "4KiB"), (64 << 10, "64KiB"), (PIECE, "2MiB")];
 const SYNCED: [(usize, usize, &str); 2] = [(4 << 10, 200, "4KiB"), (1 << 20, 20, "1MiB")];
 
@@ -32,7 +35,7 @@ type Done<T = ()> = Result<T, Box<dyn Error>>;
 fn main() -> Done {
     let path = std::env::args_os()
         .nth(1)
-        .ok_or("calls STORE [--zero-copy | --figures | --flush-intervals [SECONDS]]")?;
+        .ok_or("calls STORE [--zero-copy | --figures | --parts | --flush-intervals [SECONDS]]")?;
     let how = std::env::args().nth(2).unwrap_or_default();
     if how == "--flush-intervals" {
         let seconds = std::env::args().nth(3).map_or(Ok(3), |word| word.parse())?;
@@ -48,6 +51,7 @@ fn main() -> Done {
     match how.as_str() {
         "--zero-copy" => zero_copy(&store, file)?,
         "--figures" => figures(&store, file)?,
+        "--parts" => parts(&store, file)?,
         _ => bytes(&store, file, &mut memory)?,
     }
     store.unlink(ROOT, b"file")?;
@@ -77,6 +81,10 @@ fn time(name: &str, calls: usize, mut call: impl FnMut(usize) -> Done) -> Done {
 }
 
 fn bytes(store: &Store, file: u64, memory: &mut [u8]) -> Done {
+    time("write_2MiB_new", calls(PIECE), |number| {
+        whole(store.write(file, (number * PIECE) as u64, memory)?, PIECE)
+    })?;
+    go_round(store, file)?;
     for (size, of) in SIZES {
         let memory = &mut memory[..size];
         time(&format!("write_{of}"), calls(size), |number| {
@@ -119,7 +127,8 @@ fn bytes(store: &Store, file: u64, memory: &mut [u8]) -> Done {
     )
 }
 
-/// Two threads, each with a file of its own and memory of 2 MiB: what one call takes, of both of them together.
+/// Two threads, each with a file of its own and memory of 2 MiB: what one call takes, of both of them together. Both are there before the clock
+/// starts, and go over their files so often that its first and last moments, when one of them is alone, do not count.
 fn by_two(
     store: &Store,
     file: u64,
@@ -132,18 +141,24 @@ fn by_two(
         store.write(second, (number * PIECE) as u64, &memories[0])?;
     }
     store.sync()?;
+    let start = Barrier::new(2);
     let all = |file, memory: &mut [u8]| {
-        let done = (0..calls(PIECE)).try_for_each(|number| call(file, number, memory));
-        done.map_err(|error| error.to_string())
+        start.wait();
+        let begun = Instant::now();
+        for number in 0..ROUNDS * calls(PIECE) {
+            let done = call(file, number % calls(PIECE), memory);
+            done.map_err(|error| error.to_string())?;
+        }
+        Ok::<_, String>(begun.elapsed())
     };
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
-        let [one, other] = &mut memories;
+    let [one, other] = &mut memories;
+    let (one, other) = std::thread::scope(|scope| {
         let other = scope.spawn(|| all(second, other));
-        all(file, one).and(other.join().map_err(|_| "a thread has died")?)
-    })?;
-    let calls = 2 * calls(PIECE) as u128;
-    println!("{name} {}", begun.elapsed().as_nanos() / calls);
+        (all(file, one), other.join())
+    });
+    let longer = one?.max(other.map_err(|_| "a thread has died")??);
+    let calls = (2 * ROUNDS * calls(PIECE)) as u128;
+    println!("{name} {}", longer.as_nanos() / calls);
     Ok(store.unlink(ROOT, b"second")?)
 }
 
@@ -170,6 +185,9 @@ fn beside_syncs(store: &Store, file: u64, memory: &[u8]) -> Done {
 
 /// The same as [`bytes`], without a copy: a program has its bytes in a window, and reads them in a view. A byte of each page is touched.
 fn zero_copy(store: &Store, file: u64) -> Done {
+    time("write_2MiB_new", calls(PIECE), |number| {
+        write_window(store, file, number * PIECE, PIECE, touch)
+    })?;
     go_round(store, file)?;
     for (size, of) in SIZES {
         time(&format!("write_{of}"), calls(size), |number| {
@@ -228,6 +246,47 @@ fn go_round(store: &Store, file: u64) -> Done {
         write_window(store, file, at % BYTES, PIECE, |window| window.fill(1))?;
     }
     Ok(store.sync()?)
+}
+
+/// What of a window and of a view of 2 MiB takes how long: medians over the file, eight times.
+fn parts(store: &Store, file: u64) -> Done {
+    go_round(store, file)?;
+    let names = [
+        "window",
+        "touch",
+        "commit",
+        "close",
+        "view",
+        "look",
+        "close_view",
+    ];
+    let mut times = names.map(|_| Vec::new());
+    for number in 0..ROUNDS * calls(PIECE) {
+        let at = (number % calls(PIECE) * PIECE) as u64;
+        let mut moments = vec![Instant::now()];
+        let mut window = store.window(file, at, PIECE)?;
+        moments.push(Instant::now());
+        touch(&mut window);
+        moments.push(Instant::now());
+        window.commit()?;
+        moments.push(Instant::now());
+        drop(window);
+        moments.push(Instant::now());
+        let view = store.view(file, at, PIECE)?;
+        moments.push(Instant::now());
+        view.parts().for_each(look);
+        moments.push(Instant::now());
+        drop(view);
+        moments.push(Instant::now());
+        for (times, pair) in times.iter_mut().zip(moments.windows(2)) {
+            times.push((pair[1] - pair[0]).as_nanos());
+        }
+    }
+    for (name, mut times) in names.into_iter().zip(times) {
+        times.sort_unstable();
+        println!("{name} {}", times[times.len() / 2]);
+    }
+    Ok(())
 }
 
 /// The slides' figures but for the one of a DRAM budget, which there is none of: µs a MiB where sizes differ, µs a call where a share does.

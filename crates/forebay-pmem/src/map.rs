@@ -162,10 +162,7 @@ pub fn set(state: &mut State, inode: &mut Inode, page: u64, pointers: &[u64]) ->
         if leaf.block == 0 {
             inode.root[index..index + count].copy_from_slice(now);
         } else {
-            let bytes: Vec<u8> = now
-                .iter()
-                .flat_map(|pointer| pointer.to_le_bytes())
-                .collect();
+            let bytes = bytes_of(now);
             state
                 .pages
                 .write(leaf.block, Kind::Node(1), index * 8, &bytes)?;
@@ -174,6 +171,15 @@ pub fn set(state: &mut State, inode: &mut Inode, page: u64, pointers: &[u64]) ->
         page += count as u64;
     }
     Ok(())
+}
+
+/// Pointers as a node has them.
+fn bytes_of(pointers: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![0; pointers.len() * 8];
+    let (places, _) = bytes.as_chunks_mut();
+    let all = places.iter_mut().zip(pointers);
+    all.for_each(|(place, pointer)| *place = pointer.to_le_bytes());
+    bytes
 }
 
 /// The leaf of a page, made where it is missing.
@@ -234,11 +240,7 @@ fn raise(state: &mut State, inode: &mut Inode) -> Result<()> {
     let level = inode.height + 1;
     if inode.root.iter().any(|pointer| *pointer != 0) {
         let node = make_node(state, inode, level)?;
-        let bytes: Vec<u8> = inode
-            .root
-            .iter()
-            .flat_map(|pointer| pointer.to_le_bytes())
-            .collect();
+        let bytes = bytes_of(&inode.root);
         state
             .pages
             .write(node, Kind::Node(level as u8), 0, &bytes)?;

@@ -13,6 +13,24 @@ pub struct Run {
     pub length: u64,
 }
 
+impl Run {
+    /// A run of one.
+    pub fn one(start: u64) -> Self {
+        Self { start, length: 1 }
+    }
+}
+
+/// The words that have a run's bits, and which bits of each.
+pub fn words_of(run: Run) -> impl Iterator<Item = (usize, u64)> {
+    let end = run.start + run.length;
+    (run.start / 64..end.div_ceil(64)).map(move |word| {
+        let low = run.start.saturating_sub(word * 64);
+        let high = (end - word * 64).min(64);
+        let mask = (u64::MAX >> (64 - (high - low))) << low;
+        (word as usize, mask)
+    })
+}
+
 /// Words that a search looks at before it takes the best that it has seen: 4 Mi blocks.
 const SEARCH_WORDS_MAX: u64 = 65_536;
 
@@ -50,19 +68,32 @@ impl Space {
 
     /// Takes a number that is free.
     pub fn take(&mut self, number: u64) {
-        assert!(!self.is_taken(number), "{number} is in use");
-        self.words[(number / 64) as usize] |= 1 << (number % 64);
-        self.free -= 1;
+        self.take_all(Run::one(number));
+    }
+
+    /// Takes numbers that are free.
+    fn take_all(&mut self, run: Run) {
+        for (word, mask) in words_of(run) {
+            assert!(self.words[word] & mask == 0, "{run:?} is in use");
+            self.words[word] |= mask;
+        }
+        self.free -= run.length;
     }
 
     /// Gives a number back.
     pub fn release(&mut self, number: u64) {
-        assert!(
-            number < self.limit && self.is_taken(number),
-            "{number} is free"
-        );
-        self.words[(number / 64) as usize] &= !(1 << (number % 64));
-        self.free += 1;
+        self.release_all(Run::one(number));
+    }
+
+    /// Gives numbers back.
+    pub fn release_all(&mut self, run: Run) {
+        let end = run.start + run.length;
+        assert!(end <= self.limit, "{run:?} is beyond the end");
+        for (word, mask) in words_of(run) {
+            assert!(self.words[word] & mask == mask, "{run:?} is free");
+            self.words[word] &= !mask;
+        }
+        self.free += run.length;
     }
 
     /// The first free number at or after `from`, or else before it.
@@ -91,7 +122,7 @@ impl Space {
             },
             None => self.find_run(wanted)?,
         };
-        (run.start..run.start + run.length).for_each(|number| self.take(number));
+        self.take_all(run);
         self.next = run.start + run.length;
         Some(run)
     }
@@ -136,8 +167,9 @@ impl Space {
         let mut length = 0;
         while length < wanted && !self.is_taken(start + length) {
             let at = start + length;
-            let whole = at.is_multiple_of(64) && self.words[(at / 64) as usize] == 0;
-            length += if whole { 64 } else { 1 };
+            // The first bit of these is clear.
+            let bits = self.words[(at / 64) as usize] >> (at % 64);
+            length += u64::from(bits.trailing_zeros()).min(64 - at % 64);
         }
         length.min(wanted)
     }

@@ -9,6 +9,7 @@
 //! - when the log no longer has it either, if it held metadata: replaying an older record would write into it.
 
 mod bits;
+mod fresh;
 mod held;
 mod lent;
 mod pieces;
@@ -26,6 +27,7 @@ use crate::pages::{PageMap, Pages};
 use crate::space::{Run, Space};
 use crate::types::Time;
 use bits::{load_bits, set_bits};
+use fresh::Fresh;
 use held::Held;
 use pieces::Piece;
 pub(crate) use pieces::Source;
@@ -43,10 +45,10 @@ pub enum Room {
 /// What an operation has done besides changing blocks.
 #[derive(Default)]
 struct Operation {
-    taken: Vec<u64>,
+    taken: Vec<Run>,
     /// Blocks that were unwritten and are written now.
     freshened: Vec<u64>,
-    freed: Vec<u64>,
+    freed: Vec<Run>,
     freed_metadata: Vec<u64>,
     inodes_taken: Vec<u64>,
     inodes_freed: Vec<u64>,
@@ -65,7 +67,7 @@ const METADATA_SHARE: u64 = 64;
 #[derive(Default)]
 pub struct Freed {
     /// Blocks of bytes.
-    pub data: Vec<u64>,
+    pub data: Vec<Run>,
     /// Blocks of metadata.
     pub metadata: Vec<u64>,
 }
@@ -91,8 +93,7 @@ pub struct State {
     pub(crate) inodes: Space,
     /// Where the search for a metadata block begins.
     metadata_next: u64,
-    fresh: Vec<u64>,
-    fresh_list: Vec<u64>,
+    fresh: Fresh,
     freed: Freed,
     /// Freed blocks that wait for a batch or for the log.
     waiting: u64,
@@ -122,8 +123,7 @@ impl State {
             blocks: Space::full(blocks),
             inodes: Space::full(inodes),
             metadata_next: blocks - blocks / METADATA_SHARE,
-            fresh: vec![0; blocks.div_ceil(64) as usize],
-            fresh_list: Vec::new(),
+            fresh: Fresh::new(blocks),
             freed: Freed::default(),
             waiting: 0,
             wrote_data: false,
@@ -205,10 +205,8 @@ impl State {
     }
 
     fn took(&mut self, run: Run) -> Result<Run> {
-        let blocks = run.start..run.start + run.length;
-        self.operation.taken.extend(blocks.clone());
-        self.fresh_list.reserve(run.length as usize);
-        blocks.for_each(|block| self.set_fresh(block, true));
+        self.operation.taken.push(run);
+        self.fresh.set(run);
         let first = self.geometry().bitmap;
         let set = set_bits(&mut self.pages, first, Kind::Blocks, run, true)?;
         if set == run.length {
@@ -226,7 +224,7 @@ impl State {
         let start = self.blocks.take_one(self.metadata_next);
         let start = start.ok_or(Errno::ENOSPC)?;
         self.metadata_next = start + 1;
-        self.took(Run { start, length: 1 })?;
+        self.took(Run::one(start))?;
         self.pages.make(start, kind);
         Ok(start)
     }
@@ -234,17 +232,13 @@ impl State {
     /// Frees blocks of bytes.
     pub fn free_data(&mut self, run: Run) -> Result<()> {
         self.mark_free(run)?;
-        let blocks = run.start..run.start + run.length;
-        self.operation.freed.extend(blocks);
+        self.operation.freed.push(run);
         Ok(())
     }
 
     /// Frees a block of metadata.
     pub fn free_metadata(&mut self, block: u64) -> Result<()> {
-        self.mark_free(Run {
-            start: block,
-            length: 1,
-        })?;
+        self.mark_free(Run::one(block))?;
         self.operation.freed_metadata.push(block);
         Ok(())
     }
@@ -266,24 +260,14 @@ impl State {
 
     /// Whether nothing that is committed knows of this block.
     pub fn is_fresh(&self, block: u64) -> bool {
-        self.fresh[(block / 64) as usize] & (1 << (block % 64)) != 0
-    }
-
-    fn set_fresh(&mut self, block: u64, fresh: bool) {
-        let word = &mut self.fresh[(block / 64) as usize];
-        if fresh {
-            *word |= 1 << (block % 64);
-            self.fresh_list.push(block);
-        } else {
-            *word &= !(1 << (block % 64));
-        }
+        self.fresh.has(block)
     }
 
     /// A block that counts as zeros is about to get bytes: until they are committed, it still does.
     pub fn freshen(&mut self, block: u64) {
         if !self.is_fresh(block) {
             self.operation.freshened.push(block);
-            self.set_fresh(block, true);
+            self.fresh.set(Run::one(block));
         }
     }
 
@@ -344,10 +328,7 @@ impl State {
         self.inodes.take(number);
         self.operation.inodes_taken.push(number);
         let first = self.geometry().inode_bitmap;
-        let run = Run {
-            start: number,
-            length: 1,
-        };
+        let run = Run::one(number);
         set_bits(&mut self.pages, first, Kind::Inodes, run, true).map(|_| ())
     }
 
@@ -371,10 +352,7 @@ impl State {
     pub fn free_inode(&mut self, number: u64) -> Result<()> {
         self.operation.inodes_freed.push(number);
         let first = self.geometry().inode_bitmap;
-        let run = Run {
-            start: number,
-            length: 1,
-        };
+        let run = Run::one(number);
         set_bits(&mut self.pages, first, Kind::Inodes, run, false).map(|_| ())
     }
 
@@ -403,18 +381,14 @@ impl State {
         // Before anything is released: bytes may come from a block that this operation frees.
         self.wrote_data |= self.store_pieces(&operation.pieces, given);
         self.windows.extend(operation.adopted);
-        for block in operation.freed {
-            if self.is_fresh(block) {
-                self.set_fresh(block, false);
-                self.release_unseen(block);
-            } else {
-                self.freed.data.push(block);
-            }
-        }
+        operation
+            .freed
+            .into_iter()
+            .for_each(|run| self.settle_freed(run));
         for block in operation.freed_metadata {
             self.pages.forget(block);
             if self.is_fresh(block) {
-                self.set_fresh(block, false);
+                self.fresh.clear(Run::one(block));
                 self.blocks.release(block);
             } else {
                 self.freed.metadata.push(block);
@@ -430,15 +404,15 @@ impl State {
     pub fn undo(&mut self) {
         let operation = std::mem::take(&mut self.operation);
         self.pages.undo();
-        for block in operation.taken {
-            self.set_fresh(block, false);
-            self.blocks.release(block);
+        for run in operation.taken {
+            self.fresh.clear(run);
+            self.blocks.release_all(run);
         }
         for run in operation.adopted {
-            (run.start..run.start + run.length).for_each(|block| self.set_fresh(block, false));
+            self.fresh.clear(run);
         }
         for block in operation.freshened {
-            self.set_fresh(block, false);
+            self.fresh.clear(Run::one(block));
         }
         for number in operation.inodes_taken {
             self.inodes.release(number);
@@ -453,11 +427,10 @@ impl State {
         if self.pages.is_clean() {
             return None;
         }
-        for block in std::mem::take(&mut self.fresh_list) {
-            self.set_fresh(block, false);
-        }
+        self.fresh.clear_all();
         let freed = std::mem::take(&mut self.freed);
-        self.waiting += (freed.data.len() + freed.metadata.len()) as u64;
+        let blocks: u64 = freed.data.iter().map(|run| run.length).sum();
+        self.waiting += blocks + freed.metadata.len() as u64;
         Some(Batch {
             pages: self.pages.collect(),
             freed,
@@ -469,19 +442,44 @@ impl State {
     /// The batch is durable and lies where it belongs.
     pub fn committed(&mut self, batch: &mut Batch) {
         self.pages.dropped(&mut batch.pages);
-        self.release(&batch.freed.data);
+        for run in &batch.freed.data {
+            self.release_unseen(*run);
+            self.waiting -= run.length;
+        }
     }
 
-    /// These blocks may be used again.
+    /// These blocks of metadata may be used again.
     pub fn release(&mut self, blocks: &[u64]) {
-        blocks.iter().for_each(|block| self.release_unseen(*block));
+        blocks.iter().for_each(|block| self.blocks.release(*block));
         self.waiting -= blocks.len() as u64;
     }
 
-    /// A block may be used again, when no view shows it any more.
-    fn release_unseen(&mut self, block: u64) {
-        if !self.pins.keeps(block) {
-            self.blocks.release(block);
+    /// Blocks of bytes that the operation has freed: those that are fresh are free now.
+    fn settle_freed(&mut self, mut run: Run) {
+        while run.length > 0 {
+            let Run { start, .. } = run;
+            let length = self.fresh.alike(run);
+            let alike = Run { start, length };
+            if self.is_fresh(start) {
+                self.fresh.clear(alike);
+                self.release_unseen(alike);
+            } else {
+                self.freed.data.push(alike);
+            }
+            run.start += length;
+            run.length -= length;
+        }
+    }
+
+    /// Blocks may be used again, when no view shows them any more.
+    fn release_unseen(&mut self, run: Run) {
+        if self.pins.are_free(run) {
+            return self.blocks.release_all(run);
+        }
+        for block in run.start..run.start + run.length {
+            if !self.pins.keeps(block) {
+                self.blocks.release(block);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::faulted::Faulted;
 use super::machine::{self, FlushBy};
 use super::{Durability, For, Medium};
 use crate::errno::{OpenError, Result};
@@ -29,6 +30,7 @@ pub struct Mapped {
     opener: u32,
     durability: Durability,
     by: FlushBy,
+    faulted: Faulted,
 }
 
 // SAFETY: the mapping lives as long as `self`; bytes are copied in and out by address only, and the store's
@@ -131,6 +133,7 @@ impl Mapped {
         Ok(Self {
             base,
             length,
+            faulted: Faulted::of(&file, device, length),
             file,
             opener: std::process::id(),
             durability,
@@ -147,6 +150,25 @@ impl Mapped {
             self.length
         );
         self.base.wrapping_add(at as usize)
+    }
+
+    /// Faults pages in for writing by one call, where they are many. It is only for speed: what it leaves out, the copy faults in.
+    fn populate(&self, at: u64, length: usize) {
+        if length < POPULATED_MIN {
+            return;
+        }
+        let block = BLOCK as u64;
+        let blocks = at / block..(at + length as u64).div_ceil(block);
+        let missing = self.faulted.missing(blocks);
+        if missing.is_empty() {
+            return;
+        }
+        let from = self.base.wrapping_add(missing.start as usize * BLOCK);
+        let length = (missing.end - missing.start) as usize * BLOCK;
+        // SAFETY: within the mapping, which lives and ends with a page; no byte changes.
+        if unsafe { libc::madvise(from.cast(), length, libc::MADV_POPULATE_WRITE) } == 0 {
+            self.faulted.note(missing);
+        }
     }
 }
 
@@ -171,8 +193,8 @@ impl Medium for Mapped {
 
     fn address(&self, at: u64, length: usize, writable: bool) -> *mut u8 {
         let place = self.place(at, length);
-        if writable && length >= POPULATED_MIN {
-            populate(place, length);
+        if writable {
+            self.populate(at, length);
         }
         place
     }
@@ -185,9 +207,7 @@ impl Medium for Mapped {
 
     fn write(&self, at: u64, bytes: &[u8]) {
         let to = self.place(at, bytes.len());
-        if bytes.len() >= POPULATED_MIN {
-            populate(to, bytes.len());
-        }
+        self.populate(at, bytes.len());
         // SAFETY: within the mapping, which lives; nobody else touches these bytes (the store's lock).
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
@@ -238,14 +258,6 @@ impl Medium for Mapped {
             false => drop(advise(place, length, libc::MADV_DOFORK)),
         }
     }
-}
-
-/// Faults pages in for writing by one call. It is only for speed: what it leaves out, the copy faults in.
-fn populate(from: *mut u8, length: usize) {
-    let begin = from.map_addr(|address| address & !(BLOCK - 1));
-    let length = from.addr() + length - begin.addr();
-    // SAFETY: within the mapping, which lives; no byte changes.
-    unsafe { libc::madvise(begin.cast(), length, libc::MADV_POPULATE_WRITE) };
 }
 
 /// Bytes of a file, a block device or a DAX device.

@@ -85,7 +85,28 @@ pub fn attach(
     block: u64,
 ) -> Result<()> {
     let (first, count) = pages_of(offset, length);
-    let old = pointers_of(state, inode, first, count)?;
+    let last = count - 1;
+    // What the pages had: runs of blocks, holes, and the pointers of the first and the last page.
+    let (mut replaced, mut holes, mut ends) = (Vec::new(), 0, [0; 2]);
+    map::runs(
+        state,
+        inode,
+        first..first + count,
+        |page, pointer, length| {
+            if page == first {
+                ends[0] = pointer;
+            }
+            if pointer != 0 {
+                let start = block_of(pointer);
+                replaced.push(Run { start, length });
+                ends[1] = pointer + length - 1;
+            } else {
+                holes += length;
+                ends[1] = 0;
+            }
+            true
+        },
+    )?;
     let run = Run {
         start: block,
         length: count,
@@ -93,18 +114,18 @@ pub fn attach(
     state.adopt(run)?;
     let new: Vec<u64> = (block..block + count).collect();
     map::set(state, inode, first, &new)?;
-    inode.blocks += old.iter().filter(|pointer| **pointer == 0).count() as u64;
-    let replaced = old.iter().filter(|pointer| **pointer != 0);
-    free_all(state, replaced.map(|pointer| block_of(*pointer)))?;
+    inode.blocks += holes;
+    replaced
+        .into_iter()
+        .try_for_each(|run| state.free_data(run))?;
     let base = |pointer: u64| match pointer & UNWRITTEN != 0 || pointer == 0 {
         true => Base::Zeros,
         false => Base::Old(pointer),
     };
     let begin = (offset % BLOCK as u64) as usize;
     let end = (begin + length - 1) % BLOCK + 1;
-    let last = count as usize - 1;
-    store_around(state, new[0], base(old[0]), 0..begin);
-    store_around(state, new[last], base(old[last]), end..BLOCK);
+    store_around(state, block, base(ends[0]), 0..begin);
+    store_around(state, block + last, base(ends[1]), end..BLOCK);
     Ok(())
 }
 

@@ -46,8 +46,8 @@ pub(super) fn set_bits(
         let page = number / BITS;
         let until = end.min((page + 1) * BITS);
         let (low, high) = ((number % BITS) as usize, ((until - 1) % BITS) as usize);
-        // Mostly it is one bit, and memory need not be asked for.
-        let (mut few, mut many) = ([0; 16], Vec::new());
+        // Mostly it is one bit or 2 MiB, and memory need not be asked for.
+        let (mut few, mut many) = ([0; 72], Vec::new());
         let length = high / 8 - low / 8 + 1;
         let bytes = match few.get_mut(..length) {
             Some(bytes) => bytes,
@@ -57,14 +57,13 @@ pub(super) fn set_bits(
             }
         };
         pages.read(first + page, kind, low / 8, bytes)?;
-        for bit in low..=high {
-            let byte = &mut bytes[bit / 8 - low / 8];
-            let mask = 1 << (bit % 8);
-            changed += u64::from((*byte & mask == 0) == set);
-            match set {
-                true => *byte |= mask,
-                false => *byte &= !mask,
-            }
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            let first = if index == 0 { low % 8 } else { 0 };
+            let last = if index == length - 1 { high % 8 } else { 7 };
+            let mask = (0xff_u8 << first) & (0xff >> (7 - last));
+            let others = mask & if set { !*byte } else { *byte };
+            changed += u64::from(others.count_ones());
+            *byte ^= others;
         }
         pages.write(first + page, kind, low / 8, bytes)?;
         number = until;

@@ -15,22 +15,18 @@ impl State {
             return Err(Errno::ENOSPC);
         }
         let run = self.blocks.take_run(goal, wanted).ok_or(Errno::ENOSPC)?;
-        self.operation
-            .taken
-            .extend(run.start..run.start + run.length);
+        self.operation.taken.push(run);
         Ok(run)
     }
 
     /// Takes lent blocks back.
     pub fn give_back(&mut self, run: Run) {
-        (run.start..run.start + run.length).for_each(|block| self.blocks.release(block));
+        self.blocks.release_all(run);
     }
 
     /// Lent blocks become a file's, with what a program has stored there.
     pub fn adopt(&mut self, run: Run) -> Result<()> {
-        for block in run.start..run.start + run.length {
-            self.set_fresh(block, true);
-        }
+        self.fresh.set(run);
         self.operation.adopted.push(run);
         let first = self.geometry().bitmap;
         match set_bits(&mut self.pages, first, Kind::Blocks, run, true)? {

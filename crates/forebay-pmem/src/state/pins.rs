@@ -66,6 +66,12 @@ impl Pins {
         inside.counts[block as usize] != 0
     }
 
+    /// Whether views show none of these.
+    pub(super) fn are_free(&mut self, run: Run) -> bool {
+        let inside = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        inside.counts[range(&run)].iter().all(|count| *count == 0)
+    }
+
     /// A block becomes free. Whether a view shows it: then it is free when the last one goes.
     pub(super) fn keeps(&mut self, block: u64) -> bool {
         let is_pinned = self.is_pinned(block);
