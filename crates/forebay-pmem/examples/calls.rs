@@ -26,7 +26,7 @@ const SYNCED: [(usize, usize, &str); 2] = [(4 << 10, 200, "4KiB"), (1 << 20, 20,
 
 /// How often the flusher comes, in milliseconds; `None`: never.
 const INTERVALS: [Option<u64>; 5] = [Some(10), Some(100), Some(1000), Some(5000), None];
-const ROUNDS: usize = 5;
+const TURNS: usize = 5;
 /// Writes of one turn at most.
 const WRITES_MAX: usize = 8 << 20;
 
@@ -424,7 +424,7 @@ fn intervals(path: &Path, length: Duration) -> Done {
     let mut times = vec![u32::MAX; WRITES_MAX];
     let mut found = INTERVALS.map(|_| Vec::new());
     // The first round warms what there is to warm, and does not count.
-    for round in 0..=ROUNDS {
+    for round in 0..=TURNS {
         for (interval, found) in INTERVALS.iter().zip(&mut found) {
             let figures = with_interval(path, *interval, length, &mut times)?;
             if round > 0 {
