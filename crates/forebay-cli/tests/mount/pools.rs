@@ -403,8 +403,8 @@ fn what_has_been_written_for_a_while_outlives_its_mount() {
     hosts.mounts.remove(0).1.kill();
     for name in ["closed", "open"] {
         let mut read = fs::read(b.join(name)).expect("read");
-        let more = read.split_off(bytes.len());
-        assert_eq!(read, bytes, "{name}");
+        let more = read.split_off(bytes.len().min(read.len()));
+        assert!(read == bytes, "{name}: {} bytes are left", read.len());
         assert!(more.iter().all(|byte| *byte == 6), "{name}");
         let whole = if name == "open" { lines * 100 } else { 0 };
         assert!(
