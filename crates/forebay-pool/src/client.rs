@@ -9,6 +9,7 @@
 //! A client uses its grants until a term has passed since it *sent* the last message that the register has answered. After that its operations fail
 //! with [`Failure::CutOff`]. Its writes that are under way then land only as long as the epoch lasts.
 
+mod ageing;
 mod attributes;
 mod changes;
 mod cutting;
@@ -28,7 +29,7 @@ mod transfer;
 use std::collections::BTreeMap;
 
 use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
-use crate::message::{Message, Outbox, View, alive, is_due};
+use crate::message::{Message, Outbox, Place, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
 use crate::range::{Range, Right};
@@ -52,6 +53,8 @@ pub struct Config {
     pub alive_every: u64,
     /// Clean blocks above this number are dropped, those that were used longest ago first, and so is what is known of more files than some times as many.
     pub cache_blocks: usize,
+    /// What the servers lack for so long, in milliseconds, is written to them; 0: never.
+    pub flush_interval: u64,
     /// The pool has a home: nothing is lost with servers, and a sync waits until what was written is durable there.
     pub has_home: bool,
     /// Grants are asked for in aligned runs of so many blocks, where nobody else is in the way.
@@ -91,6 +94,12 @@ pub struct Client {
     counter: u64,
     /// Blocks in the order of their uses.
     cached: BTreeMap<u64, (File, u64)>,
+    /// Blocks that the servers lack, in the order of since when: the count and the time of then.
+    dirty: BTreeMap<u64, (u64, Place)>,
+    /// Some of them have been there for too long.
+    has_old: bool,
+    /// The time of the last call that has said it.
+    now: u64,
     /// What was written out and not synced.
     went: losses::Went,
     unsynced: losses::Unsynced,
@@ -127,6 +136,9 @@ impl Client {
             waits_to_read: false,
             counter: 0,
             cached: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            has_old: false,
+            now: 0,
             went: losses::Went::new(),
             unsynced: losses::Unsynced::new(),
             found: BTreeMap::new(),
@@ -167,6 +179,7 @@ impl Client {
 
     /// An operation begins; its result comes under `id`.
     pub fn begin(&mut self, now: u64, id: u64, operation: Operation, out: &mut Outbox) {
+        self.now = now;
         if !self.is_member(now) {
             let failure = if self.gone {
                 Failure::GivenUp
@@ -216,6 +229,7 @@ impl Client {
 
     /// The clock has moved on.
     pub fn tick(&mut self, now: u64, out: &mut Outbox) {
+        self.now = now;
         if self.gone {
             return;
         }
@@ -230,6 +244,7 @@ impl Client {
                     .extend(ended.into_iter().map(|id| (id, Err(Failure::CutOff))));
             }
         }
+        self.write_old(out);
     }
 
     /// A new connection: what was under way is lost, and is sent again.
@@ -249,6 +264,7 @@ impl Client {
 
     /// A message of `from`.
     pub fn handle(&mut self, now: u64, from: Node, message: Message, out: &mut Outbox) {
+        self.now = now;
         if self.gone {
             return;
         }
@@ -441,46 +457,9 @@ impl Client {
         }
         self.transfers.clear();
         self.cached.clear();
+        self.dirty.clear();
         self.order.clear();
         self.went.clear();
         self.unsynced.clear();
-    }
-
-    /// Gives back what was recalled, what is dirty in it written first, and what an operation under way needs later.
-    fn give_back(&mut self, file: File, out: &mut Outbox) {
-        let Some(server) = keeper_of_locks(&self.view.servers, file) else {
-            return;
-        };
-        let mut parts = Vec::new();
-        for (range, keep) in self.state(file).recalls.clone() {
-            if self.state(file).is_pinned(range, keep) {
-                continue;
-            }
-            let owed = self.state(file).owed(range);
-            self.flush(file, &owed, out);
-            if owed.is_empty() || is_made(Mistake::ReleasesBeforeWritten) {
-                self.drop_grant(file, range, keep);
-                parts.push((file, range, keep));
-            }
-        }
-        if !parts.is_empty() {
-            let seen = self.seen.get(&server).copied().unwrap_or(0);
-            let epoch = self.view.epoch;
-            out.push((
-                Node::Server(server),
-                Message::Release { epoch, seen, parts },
-            ));
-        }
-    }
-
-    fn drop_grant(&mut self, file: File, range: Range, keep: bool) {
-        let state = self.state(file);
-        state.recalls.retain(|recall| *recall != (range, keep));
-        state.locks.release((), range, u64::MAX, keep);
-        if !keep {
-            for used in state.drop_cached(range) {
-                self.cached.remove(&used);
-            }
-        }
     }
 }

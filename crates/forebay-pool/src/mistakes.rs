@@ -39,6 +39,8 @@ pub enum Mistake {
     PatchesWhatIsLost,
     /// A file's new length is at the servers before its bytes are.
     LengthsBeforeBytes,
+    /// The length of a file that goes on growing is at the servers before the bytes up to it are.
+    TellsRisingLengths,
     /// A removal or a truncation goes to the servers of the first block alone.
     DiscardsTheFirstAlone,
     /// A sync says nothing of what the home may have lost.

@@ -61,6 +61,9 @@ pub struct Config {
     /// Blocks that a client keeps in memory if they are clean.
     #[serde(default = "cache_blocks")]
     pub cache_blocks: usize,
+    /// How long the servers may lack what a client has written, in milliseconds; 0: until it is synced, wanted or too much. Hosts may differ in it.
+    #[serde(default = "flush_interval_ms")]
+    pub flush_interval_ms: u64,
     /// A directory that all servers see, where blocks outlive them. Without it they die with the last server that has a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<PathBuf>,
@@ -92,6 +95,10 @@ fn term_ms() -> u64 {
 
 fn cache_blocks() -> usize {
     1024
+}
+
+fn flush_interval_ms() -> u64 {
+    5_000
 }
 
 fn memory_mib() -> u64 {
@@ -195,6 +202,7 @@ impl Config {
         let alike = Config {
             tls: None,
             path: PathPolicy::default(),
+            flush_interval_ms: 0,
             home: self.home.as_ref().map(|_| PathBuf::new()),
             // Each may reach it by another way.
             etcd: self.etcd.as_ref().map(Etcd::alike),

@@ -215,6 +215,7 @@ impl World {
             term: TERM * 9 / 10,
             alive_every: TERM / 8,
             cache_blocks: 6,
+            flush_interval: 20 + self.random.below(200),
             has_home: self.home.is_some(),
             wish_blocks: if self.random.chance(500) { 4 } else { 1 },
         };

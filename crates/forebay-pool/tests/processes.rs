@@ -26,6 +26,7 @@ fn config(servers: u16) -> Config {
         block_bytes: UNIT,
         term_ms: 10_000,
         cache_blocks: 16,
+        flush_interval_ms: 5_000,
         home: None,
         memory_mib: 1024,
         path: PathPolicy::Local,

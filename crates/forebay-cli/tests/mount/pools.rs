@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_fuse::points;
 use forebay_model::{Op, Profile, StdFiles, drive, generate};
@@ -401,6 +401,43 @@ fn what_was_synced_outlives_a_host_and_a_server() {
     assert_eq!(fs::read(point.join("synced")).expect("read"), bytes);
     drop(back);
     hosts.umount(1);
+    hosts.umount(0);
+}
+
+#[test]
+fn what_has_been_written_for_a_while_outlives_its_mount() {
+    let more = format!("flush_interval_ms = 200\n{SHORT_TERM}");
+    let Some(mut hosts) = Hosts::begin_with("pool-killed", 7445, &more, &[]) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    let bytes = vec![5; 20_000];
+    fs::write(a.join("closed"), &bytes).expect("written");
+    let mut open = File::create(a.join("open")).expect("made");
+    open.write_all(&bytes).expect("written");
+    thread::sleep(Duration::from_secs(2));
+    // What comes last is younger than that.
+    let mut lines = 0;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        open.write_all(&[6; 100]).expect("written");
+        lines += 1;
+    }
+    hosts.mounts.remove(0).1.kill();
+    for name in ["closed", "open"] {
+        let mut read = fs::read(b.join(name)).expect("read");
+        let more = read.split_off(bytes.len().min(read.len()));
+        assert!(read == bytes, "{name}: {} bytes are left", read.len());
+        assert!(more.iter().all(|byte| *byte == 6), "{name}");
+        let whole = if name == "open" { lines * 100 } else { 0 };
+        assert!(
+            (whole / 2..=whole).contains(&more.len()),
+            "{name}: {} of {whole}",
+            more.len()
+        );
+    }
+    drop(open);
+    points::end(&a, true).expect("unmounted");
     hosts.umount(0);
 }
 

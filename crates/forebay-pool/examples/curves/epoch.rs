@@ -67,6 +67,7 @@ fn client(files: u64) -> client::Client {
         term: 9_000,
         alive_every: 100,
         cache_blocks: 1024,
+        flush_interval: 5_000,
         has_home: false,
         wish_blocks: 16,
     };

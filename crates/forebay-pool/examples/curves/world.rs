@@ -152,6 +152,7 @@ impl World {
                 term: TERM * 9 / 10,
                 alive_every: TICK,
                 cache_blocks: 1024,
+                flush_interval: 5_000,
                 has_home: false,
                 wish_blocks: size.wish_blocks,
             };

@@ -178,9 +178,7 @@ impl Client {
     }
 
     pub(super) fn forget(&mut self, file: File, block: u64) {
-        for used in self.state(file).drop_cached(Range::one(block)) {
-            self.cached.remove(&used);
-        }
+        self.drop_blocks(file, Range::one(block));
     }
 
     /// Whether a block that no server has was on servers that died, or is damaged in the home.
@@ -313,9 +311,13 @@ impl Client {
         let state = self.state(file);
         state.reading.remove(&block);
         let cached: &mut Cached = state.cache.entry(block).or_default();
+        let was_dirty = cached.is_dirty();
         cached.bytes = Some(bytes);
         cached.is_damaged = false;
         cached.change = change;
+        if !was_dirty {
+            self.is_as_old_as_now((file, block));
+        }
         self.touch(file, block);
     }
 }

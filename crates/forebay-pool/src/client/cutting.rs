@@ -120,9 +120,7 @@ impl Client {
             start: first,
             end: SIZE_BLOCK,
         };
-        for used in state.drop_cached(beyond) {
-            self.cached.remove(&used);
-        }
+        self.drop_blocks(file, beyond);
         self.forget_went(file, beyond);
         let high = inode.high.max(inode.size);
         let inode = Inode {
@@ -186,9 +184,7 @@ impl Client {
             return Step::Wait;
         }
         let all = self.blocks_from(file, 0);
-        for used in self.state(file).drop_cached(WHOLE) {
-            self.cached.remove(&used);
-        }
+        self.drop_blocks(file, WHOLE);
         self.forget_all_that_went(file);
         let discard = self.transfer(Request::Discard(file, all, true), out);
         self.enter_phase(file, Phase::Remove { discard })

@@ -16,6 +16,12 @@ use crate::range::Range;
 /// length waits for all of them, and servers wait for two terms only.
 pub(super) const UNBORN_MAX: u64 = 2 * UNANSWERED_MAX;
 
+/// Blocks that one request may write.
+pub(super) const fn blocks_at_once(block_bytes: u64) -> usize {
+    let blocks = WRITE_BATCH / block_bytes;
+    if blocks == 0 { 1 } else { blocks as usize }
+}
+
 impl Client {
     /// A file is as long now as bytes that were put there reach.
     pub(super) fn grow(&mut self, file: File, inode: Inode, (offset, length): (u64, u64)) {
@@ -81,7 +87,8 @@ impl Client {
         let (early, now): (Vec<u64>, Vec<u64>) = wanted.into_iter().partition(is_early);
         let is_born = state.unborn.is_empty() || is_size_first;
         if !early.is_empty() {
-            self.flush_draft(file, inode, out);
+            let told = self.state(file).size_written;
+            self.flush_draft(file, inode, told, out);
         }
         let size = (wants_size && is_born).then_some(SIZE_BLOCK);
         self.flush_all(file, now.into_iter().chain(size), out);
@@ -95,13 +102,12 @@ impl Client {
         }
     }
 
-    /// Begins to write that there may be bytes beyond the file's end, unless its size block is under way.
-    fn flush_draft(&mut self, file: File, inode: Inode, out: &mut Outbox) {
+    /// Begins to write that the file is so long, and that there may be bytes beyond that, unless its size block is under way.
+    pub(super) fn flush_draft(&mut self, file: File, inode: Inode, size: u64, out: &mut Outbox) {
         if self.must_wait(UNANSWERED_MAX) {
             return;
         }
         let state = self.state(file);
-        let size = state.size_written;
         let Some(cached) = state.cache.get(&SIZE_BLOCK) else {
             return;
         };
@@ -147,6 +153,9 @@ impl Client {
         }
         if block == SIZE_BLOCK {
             state.size_is(Some(bytes));
+        }
+        if !is_draft {
+            self.is_as_old_as_now((file, block));
         }
         self.remember(file, Range::one(block), self.view.epoch);
     }

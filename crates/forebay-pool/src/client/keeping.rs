@@ -1,4 +1,5 @@
-//! What a client keeps of files and blocks that nobody uses here: so much, and no more. What was used longest ago goes first.
+//! What a client keeps of files and blocks that nobody uses here: so much, and no more. What was used longest ago goes first. And what it gives back, since
+//! others want it.
 //!
 //! What it knows of a file, its size block with it, goes as a whole, and its grants go back: whoever wants the file again asks for them. So a client
 //! that has seen many files keeps and claims no more than one that has seen few. Files with operations, with what the servers do not have, or with
@@ -11,6 +12,7 @@ use super::changes::WHOLE;
 use super::state::Cached;
 use crate::ids::{File, Node, SIZE_BLOCK, Server};
 use crate::message::{Message, Outbox, Place};
+use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
 use crate::range::Range;
 
@@ -46,6 +48,14 @@ impl Client {
     pub(super) fn block_used(&mut self, used: u64, place: Place) {
         if place.1 != SIZE_BLOCK {
             self.cached.insert(used, place);
+        }
+    }
+
+    /// Drops blocks from memory.
+    pub(super) fn drop_blocks(&mut self, file: File, range: Range) {
+        for dropped in self.state(file).drop_cached(range) {
+            self.cached.remove(&dropped.used);
+            self.dirty.remove(&dropped.since);
         }
     }
 
@@ -154,6 +164,42 @@ impl Client {
             for cached in state.cache.values() {
                 self.cached.remove(&cached.used);
             }
+        }
+    }
+
+    /// Gives back what was recalled, what is dirty in it written first, and what an operation under way needs later.
+    pub(super) fn give_back(&mut self, file: File, out: &mut Outbox) {
+        let Some(server) = keeper_of_locks(&self.view.servers, file) else {
+            return;
+        };
+        let mut parts = Vec::new();
+        for (range, keep) in self.state(file).recalls.clone() {
+            if self.state(file).is_pinned(range, keep) {
+                continue;
+            }
+            let owed = self.state(file).owed(range);
+            self.flush(file, &owed, out);
+            if owed.is_empty() || is_made(Mistake::ReleasesBeforeWritten) {
+                self.drop_grant(file, range, keep);
+                parts.push((file, range, keep));
+            }
+        }
+        if !parts.is_empty() {
+            let seen = self.seen.get(&server).copied().unwrap_or(0);
+            let epoch = self.view.epoch;
+            out.push((
+                Node::Server(server),
+                Message::Release { epoch, seen, parts },
+            ));
+        }
+    }
+
+    pub(super) fn drop_grant(&mut self, file: File, range: Range, keep: bool) {
+        let state = self.state(file);
+        state.recalls.retain(|recall| *recall != (range, keep));
+        state.locks.release((), range, u64::MAX, keep);
+        if !keep {
+            self.drop_blocks(file, range);
         }
     }
 }

@@ -264,9 +264,7 @@ impl Client {
         let (unit, end) = (self.config.block_bytes, offset + bytes.len() as u64);
         let range = blocks(offset, bytes.len() as u64, unit).unwrap_or(Range::one(0));
         if !is_made(Mistake::LeavesOldBytes) {
-            for used in self.state(file).drop_cached(range) {
-                self.cached.remove(&used);
-            }
+            self.drop_blocks(file, range);
         }
         let change = self.count();
         let parts = (range.start..range.end).map(|block| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::ageing::Rising;
 use super::attributes::Inode;
 use super::past::Aside;
 use super::{Answer, Operation};
@@ -24,6 +25,8 @@ pub(super) struct Cached {
     pub written: u64,
     /// The transfer that writes it now.
     pub flushing: Option<u64>,
+    /// If it is dirty: its place among those that are, in the order of since when.
+    pub since: u64,
     /// Its place in the order of uses.
     pub used: u64,
     /// It has no bytes, since it is damaged in the home.
@@ -169,6 +172,8 @@ pub(super) struct State {
     pub draft: Option<u64>,
     /// Blocks that have made the file longer, and as of which change. As long as the servers do not have these, they do not hear how long it is.
     pub unborn: BTreeMap<u64, u64>,
+    /// A length that the servers are to hear of though the file goes on growing.
+    pub rising: Option<Rising>,
 }
 
 impl State {
@@ -233,10 +238,11 @@ impl State {
         owed.map(|(block, _)| *block).collect()
     }
 
-    /// Drops blocks, and says by which uses they were known. Bytes that are on their way to them are not theirs any more.
-    pub fn drop_cached(&mut self, range: Range) -> Vec<u64> {
+    /// Drops blocks, and says which. Bytes that are on their way to them are not theirs any more.
+    pub fn drop_cached(&mut self, range: Range) -> Vec<Cached> {
         self.reading
             .retain(|block, _| !range.contains(Range::one(*block)));
+        self.rising.take_if(|rising| rising.ends_with(range));
         let blocks: Vec<u64> = self
             .cache
             .range(range.start..range.end)
@@ -244,8 +250,9 @@ impl State {
             .collect();
         self.unborn
             .retain(|block, _| !range.contains(Range::one(*block)));
-        let dropped = blocks.iter().filter_map(|block| self.cache.remove(block));
-        dropped.map(|cached| cached.used).collect()
+        { blocks.iter() }
+            .filter_map(|block| self.cache.remove(block))
+            .collect()
     }
 
     /// Grants go on under new stamps; what was recalled will be recalled again.

@@ -1,5 +1,6 @@
 //! Single clients whose pool is played by hand.
 
+mod ageing;
 mod cutting;
 mod damage;
 mod growth;
@@ -62,6 +63,7 @@ impl Desk {
             term: TERM,
             alive_every: 100,
             cache_blocks: 64,
+            flush_interval: 0,
             has_home: false,
             wish_blocks: 1,
         };

@@ -136,6 +136,9 @@ impl Client {
         if writes || reads {
             self.advance_all(now, out);
         }
+        if self.has_old {
+            self.write_old(out);
+        }
     }
 
     pub(super) fn is_under_way(&self, number: u64) -> bool {

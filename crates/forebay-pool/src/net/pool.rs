@@ -323,6 +323,7 @@ fn of_client(config: &Config) -> client::Config {
         term: term * 9 / 10,
         alive_every: config.alive_every(),
         cache_blocks: config.cache_blocks,
+        flush_interval: config.flush_interval_ms,
         has_home: config.home.is_some(),
         wish_blocks: 16,
     }

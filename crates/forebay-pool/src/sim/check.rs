@@ -68,6 +68,19 @@ impl Checker {
         self.removed.contains(&file)
     }
 
+    /// In cells: what a file has at least.
+    pub fn size(&self, file: File) -> usize {
+        self.sizes.get(&file).map_or(0, Size::least)
+    }
+
+    /// What a cell has, or has had before the death of its writer.
+    pub fn value(&self, file: File, cell: usize) -> u64 {
+        let cells = self.files.get(&file);
+        cells
+            .and_then(|cells| cells.get(cell))
+            .map_or(0, |cell| cell.value)
+    }
+
     /// Nobody can say of a file that is not there whether it was removed or lost.
     pub fn may_be_lost(&mut self, file: File) {
         self.lost.insert(file);

@@ -1,5 +1,6 @@
 //! What happens to simulated pools, and the tests.
 
+mod ageing;
 mod befalling;
 mod cutting;
 mod growing;

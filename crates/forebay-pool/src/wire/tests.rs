@@ -364,6 +364,7 @@ fn a_client(key: Key, out: &mut Outbox) -> client::Client {
         term: 400,
         alive_every: 50,
         cache_blocks: 6,
+        flush_interval: 0,
         has_home: false,
         wish_blocks: 4,
     };

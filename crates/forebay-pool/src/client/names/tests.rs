@@ -44,6 +44,7 @@ fn member() -> Client {
         term: 1000,
         alive_every: 100,
         cache_blocks: 64,
+        flush_interval: 0,
         has_home: false,
         wish_blocks: 1,
     };

@@ -83,12 +83,11 @@ fn what_is_read_at_once_is_asked_for_as_servers_answer() {
         desk.begin(blocks, Operation::sync(FILE));
         desk.settle();
         desk.client.results();
-        for used in desk.client.state(FILE).drop_cached(Range {
+        let all = Range {
             start: 0,
             end: blocks,
-        }) {
-            desk.client.cached.remove(&used);
-        }
+        };
+        desk.client.drop_blocks(FILE, all);
         let read = Operation::Read {
             file: FILE,
             offset: 0,
