@@ -26,7 +26,7 @@ mod state;
 mod tests;
 mod transfer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
 use crate::message::{Message, Outbox, Place, View, alive, is_due};
@@ -96,8 +96,8 @@ pub struct Client {
     cached: BTreeMap<u64, (File, u64)>,
     /// Blocks that the servers lack, in the order of since when: the count and the time of then.
     dirty: BTreeMap<u64, (u64, Place)>,
-    /// Some of them have been there for too long.
-    has_old: bool,
+    /// Transfers that were begun to write those that were old, as far as they are under way.
+    of_old: BTreeSet<u64>,
     /// The time of the last call that has said it.
     now: u64,
     /// What was written out and not synced.
@@ -137,7 +137,7 @@ impl Client {
             counter: 0,
             cached: BTreeMap::new(),
             dirty: BTreeMap::new(),
-            has_old: false,
+            of_old: BTreeSet::new(),
             now: 0,
             went: losses::Went::new(),
             unsynced: losses::Unsynced::new(),
@@ -346,7 +346,10 @@ impl Client {
                 self.make_use_of_room(now, out);
             }
             Message::Done { number } => {
-                if let Some(file) = self.done(server, number) {
+                let file = self.done(server, number);
+                // Before operations take what room there is now.
+                self.write_old(out);
+                if let Some(file) = file {
                     self.advance(now, file, out);
                 }
                 self.make_use_of_room(now, out);

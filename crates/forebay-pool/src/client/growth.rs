@@ -16,12 +16,6 @@ use crate::range::Range;
 /// length waits for all of them, and servers wait for two terms only.
 pub(super) const UNBORN_MAX: u64 = 2 * UNANSWERED_MAX;
 
-/// Blocks that one request may write.
-pub(super) const fn blocks_at_once(block_bytes: u64) -> usize {
-    let blocks = WRITE_BATCH / block_bytes;
-    if blocks == 0 { 1 } else { blocks as usize }
-}
-
 impl Client {
     /// A file is as long now as bytes that were put there reach.
     pub(super) fn grow(&mut self, file: File, inode: Inode, (offset, length): (u64, u64)) {

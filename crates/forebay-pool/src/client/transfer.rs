@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// Bytes of blocks that it writes.
-    fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         match self {
             Request::Write(blocks) => blocks.iter().map(|part| part.2.len() as u64).sum(),
             Request::Patch(parts) => parts.iter().map(|part| part.3.len() as u64).sum(),
@@ -135,9 +135,6 @@ impl Client {
         self.waits_to_read &= !reads;
         if writes || reads {
             self.advance_all(now, out);
-        }
-        if self.has_old {
-            self.write_old(out);
         }
     }
 

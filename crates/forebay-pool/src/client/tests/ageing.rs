@@ -1,6 +1,7 @@
 //! What the servers lack for too long, and nobody has asked for.
 
 use super::super::attributes::Inode;
+use super::super::growth::UNBORN_MAX;
 use super::super::transfer::UNANSWERED_MAX;
 use super::*;
 use crate::message::Loss;
@@ -115,35 +116,60 @@ fn what_is_changed_all_the_time_is_written_once_in_each_interval() {
     assert!((8..=9).contains(&times), "{times}");
 }
 
-/// Somebody appends whenever a server answers: there is always something that makes the file longer, and that the servers lack.
 #[test]
 fn the_length_of_a_file_that_grows_all_the_time_is_written() {
-    let mut desk = Desk::ageing();
-    desk.does(append(3));
-    let mut size = 2 * UNIT + 3;
+    grows_all_the_time(Desk::ageing(), 3, 10);
+}
+
+/// What has been written of it goes from memory before the rest has been written.
+#[test]
+fn so_it_is_where_memory_is_small() {
+    for cache_blocks in [2, 8] {
+        let mut desk = Desk::ageing();
+        desk.client.config.cache_blocks = cache_blocks;
+        grows_all_the_time(desk, UNIT, 50);
+    }
+}
+
+/// Somebody appends whenever a server answers, and after each step of time: there is always something that makes the file longer, and that the servers lack.
+fn grows_all_the_time(mut desk: Desk, length: u64, step: u64) {
+    desk.does(append(length));
+    let mut size = 2 * UNIT + length;
+    let mut waits = false;
     let mut grow = |desk: &mut Desk| {
-        desk.begin(2, append(3));
+        if !waits {
+            desk.begin(2, append(length));
+        }
         // What it asks for is answered, and what is written is not.
         let all = std::mem::take(&mut desk.sent);
         let (writes, asks): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|message| !written(message).is_empty());
         asks.iter().for_each(|message| desk.answer(message, 0));
-        assert_eq!(desk.client.results(), [(2, Ok(Answer::At(size)))]);
         writes
             .into_iter()
             .rev()
             .for_each(|message| desk.sent.push_front(message));
-        size += 3;
+        let results = desk.client.results();
+        waits = results.is_empty();
+        if !waits {
+            assert_eq!(results, [(2, Ok(Answer::At(size)))]);
+            size += length;
+        }
         size
     };
     // What the servers have: the length, and blocks.
     let (mut told, mut blocks) = (2 * UNIT, vec![0, 1]);
     let mut lengths = vec![(0, told)];
-    for now in (10..INTERVAL * 8).step_by(10) {
+    for now in (step..INTERVAL * 8).step_by(step as usize) {
         desk.tick(now);
+        let mut answers = 0;
         while let Some(message) = desk.sent.pop_front() {
-            grow(&mut desk);
+            // Not for ever: where memory is small each append is written at once.
+            answers += 1;
+            if answers <= 16 {
+                grow(&mut desk);
+            }
             if let Message::Write { blocks: sent, .. } = &message {
                 for block in sent.iter().filter(|block| block.place.1 == SIZE_BLOCK) {
                     let inode = Inode::of(&block.bytes).expect("a size");
@@ -217,6 +243,74 @@ fn the_oldest_are_written_first_and_a_few_at_a_time() {
     }
     list.sort_unstable();
     assert_eq!(list, all, "one tick is enough");
+}
+
+/// Whoever waits for room takes all that there is when a server answers.
+#[test]
+fn an_old_block_is_written_while_another_file_grows_as_fast_as_it_may() {
+    let mut desk = Desk::ageing();
+    let other = File(FILE.0 + 1);
+    desk.does(Operation::Write {
+        file: other,
+        offset: 0,
+        bytes: vec![3; UNIT as usize].into(),
+        mode: Mode::Local,
+    });
+    desk.client.config.cache_blocks = 1 << 10;
+    let mut begun = 0;
+    let mut grow = |desk: &mut Desk| {
+        while begun < UNBORN_MAX / UNIT * 2 {
+            desk.begin(2, append(UNIT));
+            begun += 1;
+        }
+        begun -= desk.client.results().len() as u64;
+    };
+    for answers in 0..400 {
+        grow(&mut desk);
+        if answers == 100 {
+            assert!(desk.client.unanswered > UNANSWERED_MAX / 2);
+            desk.tick(INTERVAL);
+        }
+        let message = desk.sent.pop_front().expect("a message");
+        if let Message::Write { blocks, .. } = &message
+            && blocks.iter().any(|block| block.place == (other, 0))
+        {
+            assert!(answers > 100, "it is old");
+            return;
+        }
+        desk.answer(&message, 1);
+    }
+    panic!("it is not written");
+}
+
+#[test]
+fn a_length_for_which_there_is_no_room_goes_later() {
+    let mut desk = Desk::ageing();
+    desk.does(append(2 * UNIT));
+    desk.now = 1;
+    desk.does(write(0));
+    desk.tick(INTERVAL);
+    let draft = desk.sent.pop_front().expect("a draft");
+    desk.begin(2, append(UNIT));
+    assert_eq!(desk.client.results(), [(2, Ok(Answer::At(4 * UNIT)))]);
+    desk.answer(&draft, 1);
+    let message = desk.sent.pop_front().expect("the bytes");
+    assert_eq!(written(&message), [2, 3]);
+    // Others take the room, all but a little. An old block takes that.
+    let others = UNANSWERED_MAX - 1;
+    desk.client.unanswered += others;
+    desk.now = INTERVAL + 1;
+    desk.answer(&message, 1);
+    assert_eq!(desk.on_their_way(), [0]);
+    desk.client.unanswered -= others;
+    let message = desk.sent.pop_front().expect("the old block");
+    desk.answer(&message, 1);
+    assert_eq!(desk.on_their_way(), [SIZE_BLOCK]);
+    let Some(Message::Write { blocks, .. }) = desk.sent.pop_front() else {
+        panic!("the length is not written");
+    };
+    let inode = Inode::of(&blocks[0].bytes).expect("a size");
+    assert_eq!(inode.size, 4 * UNIT);
 }
 
 #[test]
