@@ -1,12 +1,12 @@
 //! Hearing of a mount's end: the kernel takes a mount away before its process has written what it has, and the process then has nobody to tell how that went.
 //!
-//! So the process listens on an abstract socket whose name begins with the mount's device, and at its end tells whoever has connected. Who waits finds it in the
+//! So the process listens on an abstract socket whose name begins with the mount's device and what is mounted, and at its end tells whoever has connected. Who waits finds it in the
 //! kernel's list of sockets and connects before it unmounts. Anybody may take names that begin so: nobody knows how the process's own ends before it has it, and who waits believes
 //! root and the mount's owner only. Another network name space has other sockets: from there nobody can wait.
 
 use std::collections::HashSet;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown,
+    socket_with,
+};
 use rustix::process::geteuid;
 
 use crate::points::{FILE_SYSTEM, unescaped};
@@ -97,16 +100,19 @@ fn still_mounted(device: &str, source: &[u8]) -> Option<String> {
     ))
 }
 
-/// What names of sockets begin with for a device. Its number may be another mount's while the process of the last one still writes.
-fn prefix(device: &str) -> String {
-    format!("forebay-mount/{device}/")
+/// What names of sockets begin with for a mount. Its number may be another mount's while the process of the last one still writes, so what is
+/// mounted is in the name as well.
+fn prefix(device: &str, source: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    source.hash(&mut hasher);
+    format!("forebay-mount/{device}/{:x}/", hasher.finish())
 }
 
 /// The names that somebody has taken for a device.
-fn names(device: &str) -> Vec<String> {
+fn names(device: &str, source: &[u8]) -> Vec<String> {
     let list = fs::read("/proc/net/unix").unwrap_or_default();
     let list = String::from_utf8_lossy(&list).into_owned();
-    let prefix = prefix(device);
+    let prefix = prefix(device, source);
     let of_lines = list.lines().filter_map(|line| line.rsplit_once('@'));
     let mut names: Vec<_> = of_lines
         .filter(|(_, name)| name.starts_with(&prefix))
@@ -143,12 +149,14 @@ impl Teller {
     /// For what this process has mounted at a point; `None` if nobody can be told.
     #[must_use]
     pub fn begin(point: &Path) -> Option<Teller> {
-        Self::of_device(&listed(point)?.device)
+        let listed = listed(point)?;
+        Self::of_device(&listed.device, &listed.source)
     }
 
-    fn of_device(device: &str) -> Option<Teller> {
+    fn of_device(device: &str, source: &[u8]) -> Option<Teller> {
         // Keys that nobody else knows.
-        let name = format!("{}{:x}", prefix(device), RandomState::new().hash_one(0));
+        let key = RandomState::new().hash_one(0);
+        let name = format!("{}{key:x}", prefix(device, source));
         let address = SocketAddr::from_abstract_name(name).ok()?;
         let socket = UnixListener::bind_addr(&address).ok()?;
         socket.set_nonblocking(true).ok()?;
@@ -185,6 +193,8 @@ impl Teller {
 
     /// Tells everybody how it ended: well, or why not.
     pub fn tell(mut self, failed: Option<&str>) {
+        // Who comes from now on is turned away, rather than left without an answer when the socket goes.
+        let _ = shutdown(&self.socket, Shutdown::Read);
         self.look();
         let line = failed.map_or(ENDED.to_owned(), |why| why.replace('\n', " "));
         for mut stream in self.asked {
@@ -215,7 +225,7 @@ impl Waiting {
     fn of_device(device: String, source: Vec<u8>, owner: u32) -> Waiting {
         let begun = Instant::now();
         let mut tellers = Vec::new();
-        let mut names = names(&device);
+        let mut names = names(&device, &source);
         loop {
             names.retain(|name| match answers(name) {
                 Ok(stream) if is_of(&stream, owner) => {
@@ -323,7 +333,7 @@ mod tests {
         let owner = geteuid().as_raw();
         let wait = |failed: Option<&'static str>| {
             let device = format!("test-{}-{}", std::process::id(), failed.is_some());
-            let mut teller = Teller::of_device(&device).expect("a socket");
+            let mut teller = Teller::of_device(&device, b"").expect("a socket");
             let waiting = Waiting::of_device(device.clone(), Vec::new(), owner);
             drop(Waiting::of_device(device, Vec::new(), owner));
             teller.look();
@@ -358,5 +368,41 @@ mod tests {
         assert!(why.expect_err("it died").contains("has died"));
         assert!(times.get() > 0);
         other.join().expect("it ends");
+    }
+
+    /// The process of an earlier mount that had the number may be at its end.
+    #[test]
+    fn who_comes_at_the_last_moment_is_told_or_turned_away() {
+        let (device, source) = (format!("test-late-{}", std::process::id()), b"/data");
+        let owner = geteuid().as_raw();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..5_000 {
+                    Teller::of_device(&device, source)
+                        .expect("a socket")
+                        .tell(None);
+                }
+                is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            let mut told = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let waiting = Waiting::of_device(device.clone(), source.to_vec(), owner);
+                let found = waiting.tellers.len();
+                let ended = waiting.for_end(Duration::from_secs(60), |_| {});
+                assert!(found == 0 || ended == Ok(()), "{ended:?}");
+                told += found;
+            }
+            println!("{told} were told");
+        });
+    }
+
+    #[test]
+    fn what_else_has_had_the_number_is_not_asked() {
+        let device = format!("test-other-{}", std::process::id());
+        let _other = Teller::of_device(&device, b"/other").expect("a socket");
+        let owner = geteuid().as_raw();
+        let waiting = Waiting::of_device(device, b"/data".to_vec(), owner);
+        assert!(waiting.tellers.is_empty());
     }
 }
