@@ -108,7 +108,7 @@ fn prefix(device: &str, source: &[u8]) -> String {
     format!("forebay-mount/{device}/{:x}/", hasher.finish())
 }
 
-/// The names that somebody has taken for a device.
+/// The names that somebody has taken for a mount.
 fn names(device: &str, source: &[u8]) -> Vec<String> {
     let list = fs::read("/proc/net/unix").unwrap_or_default();
     let list = String::from_utf8_lossy(&list).into_owned();

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -248,18 +247,7 @@ fn in_the_background_it_is_there_when_the_command_ends() {
     };
     scene.end();
     let scene = Scene::unmounted("background");
-    let mount = |point: &Path| {
-        let mut command = scene
-            .place
-            .forebay(&["mount", "--daemon", "--linger", "0.3"]);
-        Run::of(
-            command
-                .arg(&scene.directory)
-                .arg(point)
-                .output()
-                .expect("forebay runs"),
-        )
-    };
+    let mount = |point| scene.mount_behind(&["--linger", "0.3"], &scene.directory, point);
     let run = mount(&scene.point);
     assert_eq!(run.code, 0, "{run:?}");
     fs::write(scene.point.join("file"), "bytes").expect("written");

@@ -145,6 +145,21 @@ impl Scene {
         Run::of(command.arg(path).output().expect("forebay runs"))
     }
 
+    /// Has something mounted by a process that goes on in the background.
+    pub fn mount_behind(&self, arguments: &[&str], source: &Path, point: &Path) -> Run {
+        let mut command = self.place.forebay(&["mount", "--daemon"]);
+        let command = command.args(arguments).arg(source).arg(point);
+        Run::of(command.output().expect("forebay runs"))
+    }
+
+    /// Whether a store that may be damaged is mounted now. One that is not has been refused with a reason.
+    pub fn is_served_behind(&self, what: &str) -> bool {
+        let run = self.mount_behind(&[], &self.store, &self.point);
+        let says_why = run.code == 1 && run.stderr.contains("forebay: ");
+        assert!(run.code == 0 || says_why, "{what}: {run:?}");
+        run.code == 0
+    }
+
     /// What is mounted.
     pub fn source(&self) -> &Path {
         match self.kind {

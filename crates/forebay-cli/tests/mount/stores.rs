@@ -13,7 +13,6 @@ use rustix::fs::{SeekFrom, seek, statvfs};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::place::Run;
 use crate::scene::{Scene, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -326,24 +325,14 @@ fn a_store_is_mounted_once_and_nothing_else_is_one() {
     };
     let other = scene.place.file("other");
     fs::create_dir(&other).expect("a directory");
-    let mount = |source: &std::path::Path, point: &std::path::Path| {
-        let mut command = scene.place.forebay(&["mount", "--daemon"]);
-        Run::of(
-            command
-                .arg(source)
-                .arg(point)
-                .output()
-                .expect("forebay runs"),
-        )
-    };
-    let twice = mount(&scene.store, &other);
+    let twice = scene.mount_behind(&[], &scene.store, &other);
     assert!(
         twice.code == 1 && twice.stderr.contains("open in another process"),
         "{twice:?}"
     );
     let plain = scene.place.file("plain");
     fs::write(&plain, vec![0; 1 << 20]).expect("written");
-    let none = mount(&plain, &other);
+    let none = scene.mount_behind(&[], &plain, &other);
     assert!(
         none.code == 1 && none.stderr.contains("no store"),
         "{none:?}"
@@ -359,16 +348,7 @@ fn a_store_is_mounted_once_and_nothing_else_is_one() {
     assert_eq!(scene.state(), State::Free);
     scene.check_store();
     // In the background too.
-    let run = {
-        let mut command = scene.place.forebay(&["mount", "--daemon"]);
-        Run::of(
-            command
-                .arg(&scene.store)
-                .arg(&scene.point)
-                .output()
-                .expect("forebay runs"),
-        )
-    };
+    let run = scene.mount_behind(&[], &scene.store, &scene.point);
     assert_eq!(run.code, 0, "{run:?}");
     assert_eq!(
         fs::read_to_string(scene.point.join("file")).expect("read"),
@@ -447,19 +427,7 @@ fn a_damaged_store_is_refused_or_says_what_it_cannot() {
         let mut damaged = whole.clone();
         damaged[block * 4096..][..4096].fill(0xa5);
         fs::write(&scene.store, damaged).expect("damaged");
-        let mut command = scene.place.forebay(&["mount", "--daemon"]);
-        let run = Run::of(
-            command
-                .arg(&scene.store)
-                .arg(&scene.point)
-                .output()
-                .expect("it runs"),
-        );
-        if run.code != 0 {
-            assert!(
-                run.code == 1 && run.stderr.contains("forebay: "),
-                "block {block}: {run:?}"
-            );
+        if !scene.is_served_behind(&format!("block {block}")) {
             refused += 1;
             continue;
         }

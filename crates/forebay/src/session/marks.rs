@@ -48,6 +48,12 @@ impl Glance {
     }
 }
 
+/// Whether the name that a recovery would look by leads to the file.
+fn has_known_name(arena: &Arena, id: FileId, found: &stat::Stat) -> bool {
+    let path = arena.file_unchecked(id).path();
+    table::leads_to(&path, (found.device, found.inode))
+}
+
 impl Session {
     /// The file behind a descriptor, which may only name it, has got another name: where a recovery looks for it, should all die now. Of one that
     /// nobody of the session uses nothing is noted. It goes to the kernel where the name is too long to be noted.
@@ -57,7 +63,7 @@ impl Session {
         };
         if let Some(id) = table::find(&shared.arena, found.device, found.inode)
             // Another of its names may have been renamed.
-            && !table::leads_to(&shared.arena.file_unchecked(id).path(), (found.device, found.inode))
+            && !has_known_name(&shared.arena, id, &found)
             && let Ok(me) = shared.me()
         {
             self.note_name(me, id, fd);
@@ -100,13 +106,7 @@ impl Session {
             && let Ok(me) = shared.me()
         {
             table::follow_name(me, id, device.as_ref());
-            let is_known = || {
-                table::leads_to(
-                    &shared.arena.file_unchecked(id).path(),
-                    (found.device, found.inode),
-                )
-            };
-            if found.links > 0 && !is_known() {
+            if found.links > 0 && !has_known_name(&shared.arena, id, &found) {
                 // Where it cannot be written it stays managed.
                 let _ = self.give_to_kernel(found.device, found.inode, given::OTHER_NAMES);
             }
