@@ -84,7 +84,9 @@ programs() {
     same git git 'git init -q -b main . && cp -r "$S/docs" . && git add . && git commit -qm one && git rev-parse HEAD && sed -i s/the/The/ docs/*.md &&
     git commit -qam two && git fsck --strict 2>&1 | grep -v "^notice\|^Checking" ; git checkout -q HEAD~1 && git status --short && git rev-parse HEAD
     rm -rf .git/index .git/logs'
-    same tar tar 'tar cf a.tar -C "$S" docs && mkdir b && tar xf a.tar -C b && sleep 1 && tar df a.tar -C b && ls -lR --time-style=full-iso b | grep -v "^total" && tar tf a.tar'
+    # How many bytes a directory has is each file system's own.
+    same tar tar 'tar cf a.tar -C "$S" docs && mkdir b && tar xf a.tar -C b && sleep 1 && tar df a.tar -C b &&
+    ls -lR --time-style=full-iso b | grep -v "^total" | sed -E "s/^(d(\S+\s+){4})[0-9]+/\1-/" && tar tf a.tar'
     same sqlite sqlite3 'sqlite3 db "create table t(a integer primary key, b text); with recursive n(i) as (select 1 union all select i+1 from n where i < 3000)
     insert into t select i, hex(i*i) from n; pragma journal_mode=wal; update t set b = b || a where a % 3 = 0; pragma integrity_check; select sum(length(b)) from t"
     for i in 1 2 3; do sqlite3 -cmd ".timeout 20000" db "update t set b = b || $i where a < 100" & done; wait; sqlite3 db "select sum(length(b)) from t; vacuum; pragma integrity_check"
