@@ -8,7 +8,7 @@
 //! copy    C = blocks * per_block + M / copy bandwidth          first = C / blocks
 //! device  D = latency + (Q + M) / device bandwidth             Q = 4 MiB if busy, else 0
 //! bounce  B = M / bounce bandwidth if user memory is unaligned, else 0
-//! wait    w = 0 below half of the dirty limit, rising to 1 at it; times the share of M that is not
+//! wait    w = 0 below 7/8 of the dirty limit, rising to 1 at it; times the share of M that is not
 //!             dirty in memory already;  1 for writes that are or will be synced
 //! provide P = what giving memory takes to as much of the request as finds no frame ready; 0 where there are enough
 //!
@@ -16,8 +16,8 @@
 //! direct  = D + B                              (+ latency, if synchronous with ragged ends)
 //! ```
 //!
-//! Direct is taken if `direct + C/8 < scrap`; in a hurry (under pressure, which begins where the keeper writes back, or would
-//! begin with this request, for synchronous writes, and for sparse holes) if `direct <= scrap + C/8`: equal predictions leave
+//! Direct is taken if `direct + C/8 < scrap`; in a hurry (from 7/8 of the dirty limit on, or
+//! where this request would pass them, for synchronous writes, and for sparse holes) if `direct <= scrap + C/8`: equal predictions leave
 //! memory and the keeper's core free where these are short, and the device idle where they are not. From 1 MiB of blocks on
 //! (the paper's threshold) it is taken if `direct <= scrap + C`: bytes in memory must still go to the device, at the cost of a
 //! core and of memory, so the copy has to give the caller back at least half of its time to be worth that; and in a hurry if
@@ -48,8 +48,9 @@
 use super::{Plan, Pressure, Route, Situation, Way, WriteRequest, aligned_middle};
 use crate::limits::{BLOCK_BYTES, BUSY_BYTES, DIRECT_BYTES_MIN};
 
-/// Below this many 1024ths of the dirty limit nobody waits for memory.
-const WAIT_FROM: u16 = Pressure::WHOLE / 2;
+/// Below this many 1024ths of the dirty limit writers do not reckon with waiting for memory. By default the keeper begins to write
+/// back at half of the limit, and up to here it always has something to write (decision 0086).
+const WAIT_FROM: u16 = Pressure::WHOLE / 8 * 7;
 /// The margin of a decision is the copy's time over this: smaller than what predictions miss by.
 const MARGIN_DIVISOR: u64 = 8;
 

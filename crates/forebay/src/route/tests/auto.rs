@@ -153,7 +153,7 @@ fn even_predictions_go_direct_under_pressure_only() {
     assert!(is_direct(
         &aligned(2 * BLOCK),
         &Situation {
-            memory_pressure: Pressure::of(1, 2),
+            memory_pressure: Pressure::of(7, 8),
             ..even
         }
     ));
@@ -250,7 +250,7 @@ fn large_scraps_are_flushed_at_once_in_a_hurry_unless_they_are_rewrites() {
             write_bytes_per_second: 50_000_000,
             write_latency_ns: 100_000,
         },
-        ..pressed(520)
+        ..pressed(900)
     };
     let way = |situation: &Situation| Auto.plan(&aligned(2 * MIB), situation).middle.way;
     assert_eq!(way(&slow), Way::SCRAP_EAGER);
@@ -260,7 +260,7 @@ fn large_scraps_are_flushed_at_once_in_a_hurry_unless_they_are_rewrites() {
     };
     assert_eq!(way(&rewrite), Way::SCRAP);
     let calm = Situation {
-        memory_pressure: Pressure::of(511, 1024),
+        memory_pressure: Pressure::of(895, 1024),
         ..slow
     };
     assert_eq!(way(&calm), Way::SCRAP);
@@ -268,7 +268,7 @@ fn large_scraps_are_flushed_at_once_in_a_hurry_unless_they_are_rewrites() {
     assert_eq!(Auto.plan(&short, &slow), Plan::whole(&short, Way::SCRAP));
 }
 
-/// While there is room the copy has to save half of the time; where the keeper writes back already, four fifths of it.
+/// While there is room the copy has to save half of the time; where the keeper is behind, four fifths of it.
 #[test]
 fn in_a_hurry_large_requests_leave_memory_alone() {
     let thrice_the_copy = |pressure| Situation {
@@ -278,15 +278,15 @@ fn in_a_hurry_large_requests_leave_memory_alone() {
         },
         ..pressed(pressure)
     };
-    assert!(!is_direct(&aligned(MIB), &thrice_the_copy(511)));
-    assert!(is_direct(&aligned(MIB), &thrice_the_copy(512)));
+    assert!(!is_direct(&aligned(MIB), &thrice_the_copy(895)));
+    assert!(is_direct(&aligned(MIB), &thrice_the_copy(896)));
     // One that passes the limit all by itself does not begin in memory.
     let passes = Situation {
-        pressure_after: Pressure::of(512, 1024),
+        pressure_after: Pressure::of(896, 1024),
         ..thrice_the_copy(0)
     };
     assert!(is_direct(&aligned(MIB), &passes));
-    assert!(!is_direct(&aligned(3 * BLOCK), &thrice_the_copy(512)));
+    assert!(!is_direct(&aligned(3 * BLOCK), &thrice_the_copy(896)));
 }
 
 /// A copy that is never made is never known to be quick.
@@ -320,7 +320,7 @@ fn what_goes_past_memory_tries_memory_now_and_then_where_it_is_ready() {
     assert_eq!(tried(&cached), 0);
     assert_eq!(tried(&Situation { sync: true, ..even }), 0);
     let pressed = Situation {
-        memory_pressure: Pressure::of(512, 1024),
+        memory_pressure: Pressure::of(896, 1024),
         ..even
     };
     assert_eq!(tried(&pressed), 0);
