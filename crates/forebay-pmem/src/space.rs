@@ -177,7 +177,23 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use super::{Run, Space};
+    use proptest::prelude::*;
+
+    use super::{Run, Space, words_of};
+
+    proptest! {
+        #[test]
+        fn words_of_a_run_have_its_bits_and_no_others(start in 0_u64..300, length in 1_u64..300) {
+            let (mut bits, mut words) = (Vec::new(), Vec::new());
+            for (word, mask) in words_of(Run { start, length }) {
+                bits.extend((0..64).filter(|bit| mask & (1 << bit) != 0).map(|bit| word as u64 * 64 + bit));
+                words.push(word);
+            }
+            prop_assert_eq!(bits, (start..start + length).collect::<Vec<_>>());
+            // Each word once.
+            prop_assert!(words.is_sorted_by(|one, next| one < next), "{:?}", words);
+        }
+    }
 
     fn all_free(limit: u64) -> Space {
         let mut space = Space::full(limit);

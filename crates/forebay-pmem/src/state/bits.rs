@@ -70,3 +70,85 @@ pub(super) fn set_bits(
     }
     Ok(changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use proptest::prelude::*;
+
+    use super::set_bits;
+    use crate::layout::{BITS, Kind, PAYLOAD};
+    use crate::medium::Durability;
+    use crate::pages::{PageMap, Pages};
+    use crate::space::Run;
+    use crate::tests::sim::{Random, Simulated};
+
+    /// Where the bitmap begins, and how many blocks it has.
+    const FIRST: u64 = 3;
+    const BLOCKS: u64 = 3;
+
+    /// A bitmap that has these bytes.
+    fn bitmap(bytes: &[u8]) -> Pages {
+        let blocks = FIRST + BLOCKS;
+        let medium = Simulated::new(vec![0; blocks as usize * 4096], Durability::Dax);
+        let mut pages = Pages::new(medium, 1, blocks, PageMap::default());
+        for (block, bytes) in (FIRST..).zip(bytes.chunks(PAYLOAD)) {
+            pages.make(block, Kind::Blocks);
+            assert_eq!(pages.write(block, Kind::Blocks, 0, bytes), Ok(()));
+        }
+        pages
+    }
+
+    fn content(pages: &Pages) -> Vec<u8> {
+        let mut all = vec![0; BLOCKS as usize * PAYLOAD];
+        for (block, bytes) in (FIRST..).zip(all.chunks_mut(PAYLOAD)) {
+            assert_eq!(pages.read(block, Kind::Blocks, 0, bytes), Ok(()));
+        }
+        all
+    }
+
+    /// Bit by bit, what [`set_bits`] does.
+    fn set_each(bytes: &mut [u8], numbers: Range<u64>, set: bool) -> u64 {
+        let mut changed = 0;
+        for number in numbers {
+            let (byte, bit) = (&mut bytes[(number / 8) as usize], 1 << (number % 8));
+            if (*byte & bit != 0) != set {
+                *byte ^= bit;
+                changed += 1;
+            }
+        }
+        changed
+    }
+
+    fn numbers() -> impl Strategy<Value = (u64, u64)> {
+        let all = BLOCKS * BITS;
+        // Around where blocks of the bitmap meet more often than chance has it.
+        let start = prop_oneof![
+            0..all,
+            (1..BLOCKS).prop_flat_map(|block| block * BITS - 70..block * BITS + 70)
+        ];
+        // A bit, some bytes, about as many as fit on the stack, any.
+        let length = prop_oneof![1_u64..20, 1_u64..200, 560_u64..590, 1..all];
+        (start, length).prop_map(move |(start, length)| (start, length.min(all - start)))
+    }
+
+    proptest! {
+        #[test]
+        fn runs_of_bits_are_set_as_bits_are_one_by_one(
+            (start, length) in numbers(), set: bool, seed: u64, share in 0_usize..=4
+        ) {
+            let mut random = Random::new(seed);
+            // From all clear to all set.
+            let mut byte = || (0..8).fold(0, |byte, bit| byte | u8::from(random.below(4) < share) << bit);
+            let mut expected: Vec<u8> = (0..BLOCKS as usize * PAYLOAD).map(|_| byte()).collect();
+            let mut pages = bitmap(&expected);
+            let changed = set_bits(&mut pages, FIRST, Kind::Blocks, Run { start, length }, set);
+            let counted = set_each(&mut expected, start..start + length, set);
+            prop_assert_eq!(changed, Ok(counted));
+            let found = content(&pages);
+            let differ = found.iter().zip(&expected).position(|(one, other)| one != other);
+            prop_assert_eq!(differ, None, "the first byte that differs");
+        }
+    }
+}

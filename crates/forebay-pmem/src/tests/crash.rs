@@ -15,7 +15,7 @@ use super::drive::{
     Outcome, Pair, content, faults, new_store, open, operations, small_store, tree,
 };
 use super::model::{Model, Op, Tree};
-use super::sim::{Call, Course, Event, Random, Simulated};
+use super::sim::{Call, Course, Event, Image, Random, Simulated};
 use crate::errno::OpenError;
 use crate::medium::{Durability, For, Medium};
 use crate::store::make;
@@ -23,7 +23,7 @@ use crate::types::CreateOptions;
 
 /// A workload, recorded: memory at its start, what happened to it, and the tree after each operation.
 pub struct Recorded {
-    pub start: Vec<u8>,
+    pub start: Image,
     durability: Durability,
     pub events: Vec<Event>,
     trees: Vec<Tree>,
@@ -73,11 +73,12 @@ pub fn parts_of(model: &Model, op: &Op) -> Vec<Tree> {
 }
 
 pub fn record(
-    start: Vec<u8>,
+    start: impl Into<Image>,
     durability: Durability,
     omitted: Option<(Call, For)>,
     ops: &[Op],
 ) -> Recorded {
+    let start = start.into();
     let medium = Simulated::recording(start.clone(), durability, omitted);
     let mut pair = Pair::new(Arc::clone(&medium));
     let mut trees = vec![pair.model.tree()];
@@ -127,7 +128,8 @@ pub fn record(
 /// Opens everything that memory may hold between any two fences, up to `limit` states each; answers how many
 /// there were, and the first that is wrong.
 fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<String>) {
-    let mut course = Course::new(recorded.start.clone(), recorded.durability);
+    let Image { bytes, gap } = recorded.start.clone();
+    let mut course = Course::new(bytes, recorded.durability);
     let mut random = Random::new(seed);
     let (mut called, mut durable) = (0, 0);
     let (mut states, mut wrong) = (0, None);
@@ -137,10 +139,13 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<Strin
             course.states(limit, &mut random, |bytes| {
                 states += 1;
                 if wrong.is_none() {
-                    wrong =
-                        judge(bytes, |tree| recorded.allows(tree, durable, called)).map(|wrong| {
-                            format!("event {number}, operations {durable} to {called}: {wrong}")
-                        });
+                    let gap = gap.clone();
+                    wrong = judge(Image { bytes, gap }, |tree| {
+                        recorded.allows(tree, durable, called)
+                    })
+                    .map(|wrong| {
+                        format!("event {number}, operations {durable} to {called}: {wrong}")
+                    });
                 }
             });
         }
@@ -160,8 +165,8 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<Strin
 }
 
 /// What is wrong with the store in these bytes, if anything.
-pub fn judge(bytes: Vec<u8>, allows: impl Fn(&Tree) -> bool) -> Option<String> {
-    let medium = Simulated::new(bytes, Durability::Dax);
+pub fn judge(image: impl Into<Image>, allows: impl Fn(&Tree) -> bool) -> Option<String> {
+    let medium = Simulated::new(image, Durability::Dax);
     let before = faults(&medium);
     if !before.is_empty() {
         return Some(format!("before it is opened: {before:?}"));
@@ -182,7 +187,13 @@ pub fn judge(bytes: Vec<u8>, allows: impl Fn(&Tree) -> bool) -> Option<String> {
     (!after.is_empty()).then(|| format!("after it was opened: {after:?}"))
 }
 
-fn must_hold(start: Vec<u8>, durability: Durability, ops: &[Op], limit: usize, seed: u64) -> usize {
+pub fn must_hold(
+    start: impl Into<Image>,
+    durability: Durability,
+    ops: &[Op],
+    limit: usize,
+    seed: u64,
+) -> usize {
     let recorded = record(start, durability, None, ops);
     let (states, wrong) = explore(&recorded, limit, seed);
     assert_eq!(wrong, None, "seed {seed}, {durability:?}");

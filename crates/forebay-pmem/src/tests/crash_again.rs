@@ -27,7 +27,7 @@ fn explore(
     seed: u64,
 ) -> (usize, Option<String>) {
     let recorded = record(small_store(), durability, None, ops);
-    let mut course = Course::new(recorded.start.clone(), durability);
+    let mut course = Course::new(recorded.start.bytes.clone(), durability);
     let mut random = Random::new(seed);
     let (mut count, mut wrong) = (0, None);
     for (number, event) in recorded.events.iter().enumerate() {
@@ -149,8 +149,8 @@ fn open_again(
     seed: u64,
 ) -> (usize, Option<String>) {
     let recorded = record(small_store(), durability, None, ops);
-    let mut course = Course::new(recorded.start.clone(), durability);
-    let mut seen = recorded.start.clone();
+    let mut course = Course::new(recorded.start.bytes.clone(), durability);
+    let mut seen = recorded.start.bytes.clone();
     let mut random = Random::new(seed);
     let (mut called, mut durable, mut count) = (0, 0, 0);
     for (number, event) in recorded.events.iter().enumerate() {

@@ -3,11 +3,11 @@
 use forebay_model::fresh_seed;
 
 use super::drive::{Pair, holes_are_zeros, new_store, operations, small_store};
-use super::sim::Simulated;
+use super::sim::{Image, Simulated};
 use crate::medium::Durability;
 use crate::types::CreateOptions;
 
-fn run(seed: u64, store: Vec<u8>, count: usize, bytes_max: u32) {
+pub fn run(seed: u64, store: impl Into<Image>, count: usize, bytes_max: u32) {
     let mut pair = Pair::new(Simulated::new(store, Durability::Dax));
     let at = |step: usize| format!("seed {seed}, operation {step}");
     for (step, op) in operations(seed, count, bytes_max).iter().enumerate() {

@@ -12,6 +12,7 @@
 //! A call of one kind can be left out: that is the bug which a canary plants.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::errno::Result;
@@ -49,6 +50,20 @@ pub enum Event {
         called: usize,
         durable: usize,
     },
+}
+
+/// What memory holds. A large store may be had without a part of it that nobody is to touch.
+#[derive(Clone)]
+pub struct Image {
+    pub bytes: Vec<u8>,
+    /// Where bytes are left out.
+    pub gap: Range<usize>,
+}
+
+impl From<Vec<u8>> for Image {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, gap: 0..0 }
+    }
 }
 
 struct Inside {
@@ -116,31 +131,53 @@ impl Drop for Inside {
 pub struct Simulated {
     durability: Durability,
     omitted: Option<(Call, For)>,
+    gap: Range<usize>,
     inside: Mutex<Inside>,
 }
 
 impl Simulated {
-    pub fn new(bytes: Vec<u8>, durability: Durability) -> Arc<Self> {
+    pub fn new(image: impl Into<Image>, durability: Durability) -> Arc<Self> {
+        let Image { bytes, gap } = image.into();
         let inside = Mutex::new(Inside::new(bytes, None));
         Arc::new(Self {
             durability,
             omitted: None,
+            gap,
             inside,
         })
     }
 
     /// Records from now on, and leaves out calls of one kind.
     pub fn recording(
-        bytes: Vec<u8>,
+        image: impl Into<Image>,
         durability: Durability,
         omitted: Option<(Call, For)>,
     ) -> Arc<Self> {
+        let Image { bytes, gap } = image.into();
         let inside = Mutex::new(Inside::new(bytes, Some(Vec::new())));
         Arc::new(Self {
             durability,
             omitted,
+            gap,
             inside,
         })
+    }
+
+    /// Where a byte of the store lies among those that there are.
+    fn within(&self, at: u64) -> usize {
+        let at = at as usize;
+        assert!(!self.gap.contains(&at), "{at}: left out");
+        if at < self.gap.start {
+            at
+        } else {
+            at - self.gap.len()
+        }
+    }
+
+    pub fn image(&self) -> Image {
+        let gap = self.gap.clone();
+        let bytes = self.bytes();
+        Image { bytes, gap }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -174,7 +211,7 @@ impl Simulated {
     }
 
     fn store(&self, at: u64, bytes: &[u8], streamed: Option<For>) {
-        let at = at as usize;
+        let at = self.within(at);
         let mut inside = self.lock();
         inside.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         let to = inside.place(at, bytes.len());
@@ -192,7 +229,7 @@ impl Simulated {
 
 impl Medium for Simulated {
     fn length(&self) -> u64 {
-        self.lock().bytes.len() as u64
+        (self.lock().bytes.len() + self.gap.len()) as u64
     }
 
     fn durability(&self) -> Durability {
@@ -200,7 +237,7 @@ impl Medium for Simulated {
     }
 
     fn address(&self, at: u64, length: usize, writable: bool) -> *mut u8 {
-        let (at, mut inside) = (at as usize, self.lock());
+        let (at, mut inside) = (self.within(at), self.lock());
         if writable {
             inside
                 .windows
@@ -210,7 +247,7 @@ impl Medium for Simulated {
     }
 
     fn read(&self, at: u64, into: &mut [u8]) {
-        let at = at as usize;
+        let at = self.within(at);
         into.copy_from_slice(&self.lock().bytes[at..at + into.len()]);
     }
 
@@ -224,7 +261,7 @@ impl Medium for Simulated {
 
     fn flush(&self, at: u64, length: u64, purpose: For) {
         if self.omitted != Some((Call::Flush, purpose)) {
-            let (at, length) = (at as usize, length as usize);
+            let (at, length) = (self.within(at), length as usize);
             self.event(Event::Flush {
                 at,
                 length,
