@@ -89,11 +89,15 @@ impl Space {
     pub fn release_all(&mut self, run: Run) {
         let end = run.start + run.length;
         assert!(end <= self.limit, "{run:?} is beyond the end");
-        for (word, mask) in words_of(run) {
-            assert!(self.words[word] & mask == mask, "{run:?} is free");
-            self.words[word] &= !mask;
-        }
-        self.free += run.length;
+        words_of(run).for_each(|(word, mask)| self.release_word(word, mask));
+    }
+
+    /// Gives back the numbers of a word that have these bits.
+    pub fn release_word(&mut self, word: usize, bits: u64) {
+        let has = self.words[word];
+        assert!(has & bits == bits, "{bits:#x} of word {word} are free");
+        self.words[word] &= !bits;
+        self.free += u64::from(bits.count_ones());
     }
 
     /// The first free number at or after `from`, or else before it.

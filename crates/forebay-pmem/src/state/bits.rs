@@ -1,9 +1,9 @@
 //! The bitmaps in the medium: reading them all, and changing runs of bits.
 
 use crate::errno::Result;
-use crate::layout::{BITS, Kind};
+use crate::layout::{BITS, Kind, get64};
 use crate::pages::Pages;
-use crate::space::{Run, Space};
+use crate::space::{Run, Space, words_of};
 
 /// Frees in `space` what a bitmap has free; answers the blocks of it that are damaged, whose numbers stay in use.
 pub(super) fn load_bits(
@@ -16,12 +16,13 @@ pub(super) fn load_bits(
     let mut damaged = Vec::new();
     for page in numbers.start / BITS..numbers.end.div_ceil(BITS) {
         let loaded = pages.with(first + page, kind, |bytes| {
-            let from = (page * BITS).max(numbers.start);
-            for number in from..((page + 1) * BITS).min(numbers.end) {
-                let bit = number % BITS;
-                if bytes[(bit / 8) as usize] & (1 << (bit % 8)) == 0 {
-                    space.release(number);
-                }
+            let start = (page * BITS).max(numbers.start);
+            let length = ((page + 1) * BITS).min(numbers.end) - start;
+            // No word has bits of two pages.
+            let first = (page * BITS / 64) as usize;
+            for (word, mask) in words_of(Run { start, length }) {
+                let taken = get64(bytes, (word - first) * 8);
+                space.release_word(word, mask & !taken);
             }
         });
         if loaded.is_err() {
