@@ -72,16 +72,9 @@ done
 kill "$daemon" && wait "$daemon" || :
 "$forebay" umount "$MOUNTS/store"
 uptime
-python3 - "$scratch/all" <<'PROGRAM'
-import statistics, sys
-times = {}
-for line in open(sys.argv[1]):
-    number, side, name, ns = line.split()
-    if number != "0":
-        times.setdefault(name, {}).setdefault(side, []).append(int(ns) / 1e6)
-sides = ["store", "run", "ext4", "xfs", "tmpfs"]
-print("| program | mounted store | under `forebay run` | ext4 | XFS | tmpfs | ext4 / store | ext4 / run |")
-for name, found in times.items():
-    middle = {side: statistics.median(found[side]) for side in sides}
-    print(f"| {name} | " + " | ".join(f"{middle[side]:.0f}" for side in sides) + f" | {middle['ext4'] / middle['store']:.2f} | {middle['ext4'] / middle['run']:.2f} |")
+PYTHONPATH=bench/programs python3 -B - "$scratch/all" <<'PROGRAM'
+import sys
+from tables import measured, table
+sides = {"store": "mounted store", "run": "under `forebay run`", "ext4": "ext4", "xfs": "XFS", "tmpfs": "tmpfs"}
+table("program", measured(sys.argv[1], 1e-6), sides, [("ext4", "store"), ("ext4", "run")], "{:.0f}")
 PROGRAM

@@ -44,19 +44,10 @@ done
 kill "$daemon" && wait "$daemon" || :
 "$forebay" umount "$MOUNTS/store"
 uptime
-python3 - "$scratch/all" <<'PROGRAM'
-import statistics, sys
-found = {}
-for line in open(sys.argv[1]):
-    number, side, name, ns = line.split()
-    if number != "0":
-        found.setdefault(name, {}).setdefault(side, []).append(float(ns))
-sides = ["store", "run", "api", "zero", "ext4", "xfs", "tmpfs"]
-pairs = [("ext4", "store"), ("ext4", "run"), ("tmpfs", "run"), ("ext4", "api"), ("tmpfs", "api"), ("ext4", "zero"), ("tmpfs", "zero")]
-print("| call | mounted | under `forebay run` | API | views, windows | ext4 | XFS | tmpfs | " + " | ".join(" / ".join(pair) for pair in pairs) + " |")
-for name, times in found.items():
-    middle = {side: statistics.median(all) / 1000 for side, all in times.items()}
-    row = [f"{middle[side]:.1f}" if side in middle else "" for side in sides]
-    row += [f"{middle[one] / middle[other]:.2f}" if one in middle and other in middle else "" for one, other in pairs]
-    print(f"| {name} | " + " | ".join(row) + " |")
+PYTHONPATH=bench/programs python3 -B - "$scratch/all" <<'PROGRAM'
+import sys
+from tables import measured, table
+sides = {"store": "mounted", "run": "under `forebay run`", "api": "API", "zero": "views, windows", "ext4": "ext4", "xfs": "XFS", "tmpfs": "tmpfs"}
+ratios = [("ext4", "store"), ("ext4", "run"), ("tmpfs", "run"), ("ext4", "api"), ("tmpfs", "api"), ("ext4", "zero"), ("tmpfs", "zero")]
+table("call", measured(sys.argv[1], 1e-3), sides, ratios)
 PROGRAM

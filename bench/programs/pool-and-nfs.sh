@@ -50,23 +50,17 @@ vm_boot 0 mitigations=off "rounds=${ROUNDS:-3}" "threads=$threads"
 vm_until_heard 0 'ALL COUNTED|FAILED.*' "${LIMIT:-3600}" || :
 vm_off
 tr -d '\r' <"$vm/boot-0" | grep '^MACHINE\|^FAILED\|^127' || :
-python3 - "$vm/boot-0" <<'PROGRAM'
+PYTHONPATH=bench/programs python3 -B - "$vm/boot-0" <<'PROGRAM'
 import statistics, sys
-sides = ["nfs", "pool", "believing", "async", "bare", "ext4"]
-found, beside = {}, {}
+from tables import counted, table
+sides = {"nfs": "NFS", "pool": "pool, home", "believing": "pool, home, believing", "async": "NFS, async", "bare": "pool", "ext4": "ext4"}
+found = {name: counts for name, counts in counted(sys.argv[1], 1e-3).items() if len(counts) == len(sides)}
+table("thousands", found, sides, [("nfs", "pool"), ("async", "bare")], "{:,.0f}", spread=True)
+beside = {}
 for line in open(sys.argv[1], errors="replace"):
     words = line.split()
-    if len(words) == 4 and words[0] == "COUNTED":
-        found.setdefault(words[2], {}).setdefault(words[1], []).append(float(words[3]) / 1000)
     if len(words) == 6 and words[0] == "BESIDE":
         beside.setdefault(words[2], {}).setdefault(words[1], []).append([int(word) for word in words[3:]])
-print("| thousands | NFS | pool, home | pool, home, believing | NFS, async | pool | ext4 | NFS / pool, home | NFS, async / pool |")
-for name, counts in found.items():
-    middle = {side: statistics.median(counts[side]) for side in sides if side in counts}
-    if len(middle) == len(sides):
-        ratios = [middle["nfs"] / middle["pool"], middle["async"] / middle["bare"]]
-        print(f"| {name} | " + " | ".join([f"{middle[side]:,.0f}" for side in sides] + [f"{ratio:.2f}" for ratio in ratios]) + " |")
-        print("  spread: " + ", ".join(f"{side} {min(counts[side]):,.0f}-{max(counts[side]):,.0f}" for side in sides))
 print("idle, NFS requests, segments:")
 for name, sums in beside.items():
     print(name, ", ".join(f"{side} {[statistics.median(all) for all in zip(*sums[side])]}" for side in sides if side in sums))

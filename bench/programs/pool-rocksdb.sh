@@ -57,17 +57,11 @@ for ((round = 0; round <= rounds; round++)); do
     done
 done
 uptime
-python3 - "$scratch/all" "$rounds" "${sides[@]}" <<'PROGRAM'
-import statistics, sys
-rounds, sides, found = int(sys.argv[2]), sys.argv[3:], {}
-for line in open(sys.argv[1]):
-    number, side, name, took = line.split()
-    if number != "0":
-        found.setdefault(name, {}).setdefault(side, []).append(float(took))
-print("| microseconds | " + " | ".join(sides) + " | directory / pool | directory / home |")
+PYTHONPATH=bench/programs python3 -B - "$scratch/all" "$rounds" "${sides[@]}" <<'PROGRAM'
+import sys
+from tables import measured, table
+rounds, sides, found = int(sys.argv[2]), sys.argv[3:], measured(sys.argv[1])
 for name, times in found.items():
     assert all(len(times[side]) == rounds for side in sides), f"{name} has failed somewhere"
-    middle = {side: statistics.median(all) for side, all in times.items()}
-    print(f"| {name} | " + " | ".join([f"{middle[side]:.1f}" for side in sides] + [f"{middle['directory'] / middle[side]:.2f}" for side in ("pool", "home")]) + " |")
-    print("  spread: " + ", ".join(f"{side} {min(times[side]):.1f}-{max(times[side]):.1f}" for side in sides))
+table("microseconds", found, {side: side for side in sides}, [("directory", "pool"), ("directory", "home")], spread=True)
 PROGRAM

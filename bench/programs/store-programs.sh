@@ -33,18 +33,9 @@ for ((round = 0; round <= rounds; round++)); do
 done
 grep ShmemHugePages /proc/meminfo
 uptime
-python3 - "$scratch/all" <<'PROGRAM'
-import statistics, sys
-found = {}
-for line in open(sys.argv[1]):
-    number, side, name, ns = line.split()
-    if number != "0":
-        found.setdefault(name, {}).setdefault(side, []).append(int(ns) / 1e6)
-sides = ["ext4", "store", "huge", "memory"]
-print("| program | ext4 | store | store, pages of 2 MiB | computing alone | ext4 / store | ext4 / store, pages of 2 MiB | ext4 / computing alone |")
-print("|---" * 8 + "|")
-for name, times in found.items():
-    middle = {side: statistics.median(times[side]) for side in sides}
-    ratios = [f"{middle['ext4'] / middle[side]:.2f}" for side in sides[1:]]
-    print(f"| {name} | " + " | ".join([f"{middle[side]:.1f}" for side in sides] + ratios) + " |")
+PYTHONPATH=bench/programs python3 -B - "$scratch/all" <<'PROGRAM'
+import sys
+from tables import measured, table
+sides = {"ext4": "ext4", "store": "store", "huge": "store, pages of 2 MiB", "memory": "computing alone"}
+table("program", measured(sys.argv[1], 1e-6), sides, [("ext4", "store"), ("ext4", "huge"), ("ext4", "memory")])
 PROGRAM

@@ -32,18 +32,10 @@ vm_boot 0
 vm_until_heard 0 'ALL COUNTED' "${LIMIT:-1800}"
 vm_off
 tr -d '\r' <"$vm/boot-0" | grep '^MACHINE\|^FAILED\|^IDLE\|durable\|instruction' || :
-python3 - "$vm/boot-0" <<'PROGRAM'
-import statistics, sys
-found = {}
-for line in open(sys.argv[1], errors="replace"):
-    words = line.split()
-    if len(words) == 4 and words[0] == "COUNTED" and words[2].endswith("_fsync"):
-        found.setdefault(words[2], {}).setdefault(words[1], []).append(int(words[3]))
-sides = ["api", "windows", "file", "mounted", "ext4", "xfs"]
-print("| instructions | API | windows | API, in a file | mounted | ext4 | XFS | ext4 / API | ext4 / windows | ext4 / mounted |")
-for name, counts in found.items():
-    middle = {side: statistics.median(counts[side]) for side in sides}
-    row = [f"{middle[side]:,.0f}" for side in sides] + [f"{middle['ext4'] / middle[side]:.2f}" for side in ("api", "windows", "mounted")]
-    print(f"| {name} | " + " | ".join(row) + " |")
-    print(f"  spread: " + ", ".join(f"{side} {min(counts[side]):,}-{max(counts[side]):,}" for side in sides))
+PYTHONPATH=bench/programs python3 -B - "$vm/boot-0" <<'PROGRAM'
+import sys
+from tables import counted, table
+sides = {"api": "API", "windows": "windows", "file": "API, in a file", "mounted": "mounted", "ext4": "ext4", "xfs": "XFS"}
+found = {name: counts for name, counts in counted(sys.argv[1]).items() if name.endswith("_fsync")}
+table("instructions", found, sides, [("ext4", "api"), ("ext4", "windows"), ("ext4", "mounted")], "{:,.0f}", spread=True)
 PROGRAM

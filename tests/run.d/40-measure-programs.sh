@@ -100,8 +100,26 @@ for kind, target, result, met in (
     assert row.spread("forebay") == 0.5
 END
 }
+# The first round does not count, and a side that is not there stays empty.
+tables_right() {
+    printf '%s\n' '0 a one 900' '1 a one 10' '2 a one 30' '3 a one 20' '1 b one 5' '2 b one 5' '3 b one 80' '1 b two 7' >"$scratch/all" || return 1
+    PYTHONPATH=bench/programs python3 -B - "$scratch/all" >"$scratch/table" <<'END' || return 1
+import sys
+from tables import measured, table
+table("what", measured(sys.argv[1], 0.1), {"a": "A", "b": "B"}, [("a", "b")], spread=True)
+END
+    diff "$scratch/table" - <<'END'
+| what | A | B | A / B |
+| --- | --- | --- | --- |
+| one | 2.0 | 0.5 | 4.00 |
+  spread: a 1.0-3.0, b 0.5-8.0
+| two |  | 0.7 |  |
+  spread: b 0.7-0.7
+END
+}
 
 expect 'medians and verdicts' figures_right
+expect 'tables of medians' tables_right
 expect 'differences are found' finds_differences
 expect 'all groups at tiny sizes' \
     $measure --runs 1 --mib 8 --small 60 --calls 5000 --json "$scratch/found.json"
