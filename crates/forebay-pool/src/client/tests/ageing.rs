@@ -2,7 +2,7 @@
 
 use super::super::attributes::Inode;
 use super::super::growth::UNBORN_MAX;
-use super::super::transfer::UNANSWERED_MAX;
+use super::super::transfer::{UNANSWERED_MAX, WRITE_BATCH};
 use super::*;
 use crate::message::Loss;
 
@@ -243,6 +243,57 @@ fn the_oldest_are_written_first_and_a_few_at_a_time() {
     }
     list.sort_unstable();
     assert_eq!(list, all, "one tick is enough");
+}
+
+/// Dirty blocks of one file, of several ones, and of one that has grown, whose length is dirty for as long.
+#[test]
+fn what_is_begun_at_once_is_a_batch_and_no_more() {
+    const BATCH: usize = (WRITE_BATCH / UNIT) as usize;
+    let blocks = 5 * BATCH as u64;
+    let of_one = |desk: &mut Desk| {
+        let (file, offset, mode) = (FILE, 0, Mode::Local);
+        let bytes = vec![1; (blocks * UNIT) as usize].into();
+        desk.does(Operation::Write {
+            file,
+            offset,
+            bytes,
+            mode,
+        });
+        desk.does(Operation::sync(FILE));
+        (0..blocks).for_each(|block| desk.does(write(block)));
+    };
+    let of_several = |desk: &mut Desk| {
+        for block in 0..blocks {
+            let (file, offset, mode) = (File(FILE.0 + block % 3), block % 2 * UNIT, Mode::Local);
+            let bytes = vec![1; UNIT as usize].into();
+            desk.does(Operation::Write {
+                file,
+                offset,
+                bytes,
+                mode,
+            });
+        }
+    };
+    let of_a_growing_one = |desk: &mut Desk| (0..blocks).for_each(|_| desk.does(append(UNIT)));
+    let kinds: [&dyn Fn(&mut Desk); 3] = [&of_one, &of_several, &of_a_growing_one];
+    for (kind, makes_dirty) in kinds.into_iter().enumerate() {
+        let mut desk = Desk::ageing();
+        makes_dirty(&mut desk);
+        assert!(desk.sent.is_empty(), "{kind}: {:?}", desk.sent);
+        let mut written_at_all = 0;
+        for now in [INTERVAL, INTERVAL + 1] {
+            desk.tick(now);
+            let under_way = desk.on_their_way().len();
+            assert!((1..=BATCH).contains(&under_way), "{kind}: {under_way}");
+        }
+        while let Some(message) = desk.sent.pop_front() {
+            written_at_all += written(&message).len();
+            desk.answer(&message, 1);
+            let under_way = desk.on_their_way().len();
+            assert!(under_way <= BATCH, "{kind}: {under_way}");
+        }
+        assert!(written_at_all > 0 && desk.client.dirty.is_empty(), "{kind}");
+    }
 }
 
 /// Whoever waits for room takes all that there is when a server answers.
