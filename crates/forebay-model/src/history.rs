@@ -10,6 +10,8 @@
 //! - Whoever has read a part of a change has seen it happen: for whoever begins to read later it is over.
 //! - Who sees a change in one cell sees nothing in its other cells that is certainly older.
 //! - An append lies where the file may have ended at that moment.
+//!
+//! The time that this takes grows with the square of the number of appends: about 1 s of a processor for 9,000.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

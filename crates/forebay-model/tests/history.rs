@@ -1,6 +1,7 @@
 //! What `history::check` takes for one file, and what it finds.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use forebay_model::SplitMix64;
 use forebay_model::history::{Act, ChangeId, Checked, Event, check};
@@ -235,4 +236,36 @@ fn a_file_that_now_and_then_says_what_it_was_is_found() {
     // What it said may have been right by chance.
     let found = found.count();
     assert!(found >= 190, "{found}");
+}
+
+/// What the calling thread has had of processors.
+fn processor_time() -> Duration {
+    let told =
+        std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel's figures");
+    let first = told.split(' ').next().and_then(|ns| ns.parse().ok());
+    Duration::from_nanos(first.expect("nanoseconds"))
+}
+
+/// Appends cost the most: each is compared with all changes.
+#[test]
+fn ten_thousand_operations_are_checked_in_seconds() {
+    let (mut events, mut cells) = (Vec::new(), Vec::new());
+    for number in 0..10_000 {
+        let (start, by) = (u64::from(number) * 10, id(1 + number as u16 % 4, number));
+        // Each has begun before the one before it ends.
+        let time = (start, start + 15);
+        events.push(if number % 10 == 9 {
+            let at = cells.len().saturating_sub(1000);
+            read(at, &cells[at..], time)
+        } else {
+            cells.push(Some((by, 0)));
+            append(by, 1, time)
+        });
+    }
+    events.push(read(0, &cells, (100_010, 100_020)));
+    let begun = processor_time();
+    is_right(&events);
+    let took = processor_time() - begun;
+    // Several times what it takes without optimization on a slow machine.
+    assert!(took.as_secs() < 20, "{took:?}");
 }
