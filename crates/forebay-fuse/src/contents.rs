@@ -48,6 +48,7 @@ pub(crate) struct Part {
 
 impl Directory {
     pub(crate) fn open(&self, number: u64, flags: i32) -> Answer<u64> {
+        self.has_room_for_file()?;
         // Where bytes go and when they are durable is seen to at each write.
         let access = access(flags);
         let open = || match self.reopen(number, access) {
@@ -67,6 +68,7 @@ impl Directory {
         mode: u32,
         flags: i32,
     ) -> Answer<(FileAttr, u64)> {
+        self.has_room_for_file()?;
         let made = self.create_plain(by, (parent, name), access(flags), mode);
         let made = made.map_err(|failed| match failed {
             Failed(libc::EEXIST) => there_already(flags),
@@ -83,6 +85,7 @@ impl Directory {
         mode: u32,
         flags: i32,
     ) -> Answer<(FileAttr, u64)> {
+        self.has_room_for_file()?;
         let made = self.create_plain_nameless(by, parent, access(flags), mode)?;
         self.serve_made(made, flags)
     }

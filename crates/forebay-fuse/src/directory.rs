@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, Stat};
 
 use crate::attributes::{FileAttr, Time};
 use crate::caller::Creators;
-use crate::failed::Answer;
+use crate::failed::{Answer, Failed};
 use crate::handles::{Handles, Listing, Opened};
 use crate::nodes::{Found, Nodes, ROOT};
 
@@ -34,7 +34,15 @@ pub(crate) struct Directory {
     pub(crate) creators: Creators,
     /// How long the kernel may believe what it was told of names and attributes.
     pub(crate) believed: Duration,
+    /// How many the process may have.
+    descriptors: usize,
 }
+
+/// Descriptors for each file that may be open. It takes up to five, and one of those that hold names. As names have a fourth of all
+/// (`nodes`), an eighth is left for what else the process has open.
+const FOR_EACH_FILE: usize = 8;
+/// The same of directories that may be open. One takes one.
+const FOR_EACH_LISTING: usize = 16;
 
 impl Directory {
     /// Serves what is below `root`. `descriptors`: how many the process may have.
@@ -51,7 +59,19 @@ impl Directory {
             listings: Handles::new(),
             creators: Creators::new(),
             believed,
+            descriptors,
         })
+    }
+
+    /// Whether one more file may be open. Without this the descriptors would run out while programs open files, and nobody could use any name
+    /// of the mount until they close some.
+    pub(crate) fn has_room_for_file(&self) -> Answer<()> {
+        has_room(self.files.count(), self.descriptors / FOR_EACH_FILE)
+    }
+
+    /// Whether one more directory may be open.
+    pub(crate) fn has_room_for_listing(&self) -> Answer<()> {
+        has_room(self.listings.count(), self.descriptors / FOR_EACH_LISTING)
     }
 
     /// What programs are told of a file.
@@ -125,6 +145,14 @@ impl Directory {
             .iter()
             .filter(|opened| opened.writes && opened.file.flush().is_err());
         failed.count()
+    }
+}
+
+/// `EMFILE` would tell a program that it has too many open itself.
+fn has_room(open: usize, max: usize) -> Answer<()> {
+    match open < max {
+        true => Ok(()),
+        false => Err(Failed(libc::ENFILE)),
     }
 }
 

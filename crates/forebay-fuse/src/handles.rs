@@ -58,6 +58,11 @@ impl<T> Handles<T> {
         self.all().remove(&number)
     }
 
+    /// How many are open now.
+    pub(crate) fn count(&self) -> usize {
+        self.all().len()
+    }
+
     /// All that are open now.
     pub(crate) fn every(&self) -> Vec<Arc<T>> {
         self.all().values().map(Arc::clone).collect()

@@ -157,6 +157,7 @@ impl Directory {
     }
 
     pub(crate) fn open_directory(&self, number: u64) -> Answer<u64> {
+        self.has_room_for_listing()?;
         let fd = self.reopen(number, OFlags::RDONLY | OFlags::DIRECTORY)?;
         Ok(self.listings.add(Listing { fd: fd.into() }))
     }

@@ -140,7 +140,11 @@ impl Nodes {
         };
         for (number, identity, name) in without.iter().rev() {
             let opened = self.open_by_name(fd.as_fd(), name);
-            let opened = opened.map_err(|_| Failed(libc::ESTALE))?;
+            // Any other error is not about the name: the file may be there all the same.
+            let opened = opened.map_err(|failed| match failed {
+                Failed(libc::ENOENT | libc::ENOTDIR) => Failed(libc::ESTALE),
+                failed => failed,
+            })?;
             if Identity::of(opened.as_fd(), &fstat(&opened)?) != *identity {
                 return Err(Failed(libc::ESTALE));
             }

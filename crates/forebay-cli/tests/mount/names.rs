@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::place::{Process, is_managed};
-use crate::scene::{Scene, can_mount};
+use crate::scene::{Scene, can_mount, wait_until};
 
 #[test]
 fn files_are_renamed_linked_and_removed() {
@@ -248,6 +248,66 @@ fn names_are_as_long_as_the_file_systems() {
         assert_eq!(longer.expect_err("too long").raw_os_error(), Some(36));
         scene.end();
     }
+}
+
+/// Opens as many as can be had; what the next one has failed with.
+fn opened_until_refused<T>(mut open: impl FnMut(usize) -> std::io::Result<T>) -> (Vec<T>, i32) {
+    let mut all = Vec::new();
+    loop {
+        match open(all.len()) {
+            Ok(one) => all.push(one),
+            Err(error) => return (all, error.raw_os_error().expect("a number")),
+        }
+    }
+}
+
+#[test]
+fn names_are_known_however_many_files_are_open() {
+    if !can_mount() {
+        return;
+    }
+    let scene = Scene::unmounted("many-open");
+    for name in ["before", "after"] {
+        fs::create_dir(scene.directory.join(name)).expect("made");
+        fs::write(scene.directory.join(name).join("file"), name).expect("written");
+    }
+    let mut limited = Command::new("prlimit");
+    limited.args(["--nofile=1024", env!("CARGO_BIN_EXE_forebay")]);
+    let arguments = ["mount", "--daemon", "--linger", "0.3"];
+    let mut limited = scene.place.in_place(limited, &arguments);
+    let mounted = limited.arg(&scene.directory).arg(&scene.point).status();
+    assert!(mounted.expect("prlimit runs").success());
+    let point = |name: &str| scene.point.join(name);
+    fs::metadata(point("before/file")).expect("known");
+
+    let (mut files, error) =
+        opened_until_refused(|number| File::create(point(&format!("{number}"))));
+    assert_eq!(
+        (files.len(), error),
+        (128, 23),
+        "the system has too many open"
+    );
+    assert!(!scene.directory.join("128").exists(), "nothing was made");
+    let (mut listings, error) = opened_until_refused(|_| fs::read_dir(point("before")));
+    assert_eq!((listings.len(), error), (64, 23));
+    for name in ["before", "after"] {
+        fs::metadata(point(name).join("file")).expect("known");
+        fs::rename(point(name).join("file"), point(name).join("renamed")).expect("renamed");
+    }
+    files[0].write_all(b"bytes").expect("written");
+    files.pop();
+    listings.pop();
+    // The kernel tells of a last close after the program has gone on.
+    wait_until("a file can be opened", || {
+        File::open(point("after/renamed")).is_ok()
+    });
+    wait_until("a directory can be listed", || {
+        fs::read_dir(point("after")).is_ok()
+    });
+    drop((files, listings));
+    assert_eq!(fs::read(scene.directory.join("0")).expect("read"), b"bytes");
+    scene.umount();
+    scene.await_daemon();
 }
 
 #[test]
