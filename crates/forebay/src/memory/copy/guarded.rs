@@ -60,6 +60,16 @@ pub unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> bool {
     }
 }
 
+/// As [`copy`] on a processor without AVX2.
+///
+/// # Safety
+/// As for [`super::try_copy`].
+#[cfg(test)]
+pub unsafe fn copy_without_avx2(source: *const u8, target: *mut u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { forebay_copy_plain(target, source, len) != 0 }
+}
+
 /// # Safety
 /// As for [`super::try_copy`].
 #[inline(always)]

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::guarded::copy_without_avx2;
 use super::{try_copy, try_stream};
 
 const PAGE: usize = 4096;
@@ -49,17 +50,22 @@ impl Range {
 #[test]
 fn bytes_come_whole_and_no_others_change() {
     let lengths = (0..300).chain([4095, 4096, 4097, 4223, 8192, 12_345, 24_575, 24_576, 65_536]);
-    for len in lengths {
-        let mut source = Range::new(0, len);
+    let places = [0, 1, 15, 16, 31, 32, 63, 64, 100, 2048, 4080, 4095];
+    for (len, from) in lengths.flat_map(|len| [(len, 0), (len, 16)]) {
+        let mut source = Range::new(from, len);
         source.fill();
-        for place in [
-            0, 1, 8, 15, 16, 31, 32, 33, 63, 64, 100, 2048, 4064, 4080, 4095,
-        ] {
-            for copy in [try_copy, try_stream] as [Copy; 2] {
-                let mut target = Range::new(place, len);
+        for to in places {
+            for copy in [try_copy, try_stream, copy_without_avx2] as [Copy; 3] {
+                let mut target = Range::new(to, len);
                 target.take(copy, &source);
-                assert!(target.bytes() == source.bytes(), "{len} bytes to {place}");
-                assert!(target.others_are_as_they_were(), "{len} bytes to {place}");
+                assert!(
+                    target.bytes() == source.bytes(),
+                    "{len} bytes from {from} to {to}"
+                );
+                assert!(
+                    target.others_are_as_they_were(),
+                    "{len} bytes from {from} to {to}"
+                );
             }
         }
     }
