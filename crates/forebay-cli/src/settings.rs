@@ -61,7 +61,7 @@ settings! {
     /// Bytes of memory that may hold what the device has as well: a size, or none
     #[arg(value_name = "SIZE")]
     clean_bytes_max,
-    /// Route of requests without a rule: auto, threshold, direct, scrap or kernel
+    /// Route of requests without a rule: auto, threshold, lustre, direct, scrap or kernel
     #[arg(value_name = "ROUTE")]
     route,
     /// Routes by path, the first match wins: '/scratch/**=direct;*.log=kernel'

@@ -75,7 +75,7 @@ fn sparse_operations_agree_with_the_model() {
 #[test]
 fn every_route_agrees_with_the_model() {
     use forebay::config::Route;
-    for route in [Route::Threshold, Route::Direct, Route::Scrap] {
+    for route in [Route::Threshold, Route::Lustre, Route::Direct, Route::Scrap] {
         for seed in here::seeds(100..110, 2) {
             check(seed, &Profile::LARGE, 60, || Config {
                 route,

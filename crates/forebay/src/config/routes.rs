@@ -19,6 +19,8 @@ pub enum Route {
     /// By size alone: at least `direct_min` goes to the device at once, the rest to memory
     /// (WSBuffer 3.3).
     Threshold,
+    /// A whole request to the device if it is long enough and aligned, else through the kernel's cache (AutoIO).
+    Lustre,
     /// To the device at once wherever alignment allows.
     Direct,
     /// To memory, always.
@@ -33,6 +35,7 @@ impl Route {
         match self {
             Route::Auto => "auto",
             Route::Threshold => "threshold",
+            Route::Lustre => "lustre",
             Route::Direct => "direct",
             Route::Scrap => "scrap",
             Route::Kernel => "kernel",
@@ -103,6 +106,14 @@ pub(crate) fn compile_glob(glob: &str) -> Result<Glob, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_route_can_be_configured() {
+        for name in crate::route::NAMES {
+            let route: Result<Route, _> = serde_json::from_value(name.into());
+            assert_eq!(route.map(Route::name).ok(), Some(name));
+        }
+    }
 
     fn table(rules: &[(&str, Route)]) -> RouteTable {
         let rules: Vec<_> = rules
