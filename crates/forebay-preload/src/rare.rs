@@ -1,6 +1,6 @@
 //! The process's lock of all that is rare (opening, closing, giving away), and what goes on without it.
 //!
-//! Nobody waits for anybody else while he has the lock, nor is in a call that takes long: a file that begins to be managed waits for the keeper's
+//! No thread waits for another while it has the lock, nor is in a call that takes long: a file that begins to be managed waits for the keeper's
 //! guard, one that is closed for its device. They say that they are under way ([`Passing`], [`Apart`]), and whoever must not meet them
 //! takes the lock, so that none begins, and waits for those that have begun. All of these words lie in a page that a forked child finds wiped.
 
@@ -85,7 +85,7 @@ impl Drop for Apart {
 }
 
 /// A thread has descriptors of the engine's for a moment, at whatever numbers: whoever closes all numbers but the engine's, or puts a file
-/// at a number of his choice, waits for that to end ([`Rare::lock_alone`]). Who is there takes no lock of what is rare.
+/// at a number of its choice, waits for that to end ([`Rare::lock_alone`]). Who is there takes no lock of what is rare.
 pub struct Passing(());
 
 impl Passing {

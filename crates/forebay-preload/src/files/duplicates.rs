@@ -152,7 +152,7 @@ fn await_calls_on(description: &Description) {
     let Some(Ok(me)) = attach::joined().map(|session| session.shared().me()) else {
         return;
     };
-    // Who has seen the old word has said before that he is in a call.
+    // A thread that has seen the old word has said before that it is in a call.
     inodes::barrier();
     let inode = description.inode.load(Relaxed);
     let (begun, mut round) = (Instant::now(), 0);

@@ -1,7 +1,7 @@
 //! Files whose close did not wait (`file::closing`): written before all others, and given back to the world.
 //!
 //! What somebody waits for comes first: an outsider whose opening the lease holds up, a program of the session that says so
-//! (`HURRY`). The one who writes is the only one who ends leases, so that nobody is in his way.
+//! (`HURRY`). The thread that writes is the only one that ends leases, so that nobody is in its way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -207,7 +207,7 @@ fn is_with_kernel(core: &Core, me: Me<'_>) -> bool {
 
 /// Closes the description, and with it ends the lease. The flushers hold a device for moments.
 fn let_go(shared: &Shared, core: Core) {
-    // First: who comes in then hands over a device of his own. The kernel has let somebody in already where it took too long.
+    // First: a program that comes in then hands over a device of its own. The kernel has let somebody in already where it took too long.
     let is_kept = shared.is_open(core.id);
     if !is_kept {
         shared.drop_device(core.id);

@@ -1,4 +1,4 @@
-//! A session whose arena loses its name while programs are in it: a login manager removes what its user has in shared memory when he logs
+//! A session whose arena loses its name while programs are in it: a login manager removes what its user has in shared memory when that user logs
 //! out (`RemoveIPC` of logind), and others clean up as well. Should all its processes be killed then, no recovery would find what it owes.
 //!
 //! So it goes on owing nothing: its files go to the kernel, one by one, and nobody begins to manage another one. A name cannot be given back.

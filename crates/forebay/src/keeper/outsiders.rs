@@ -64,7 +64,7 @@ const TICK: Duration = Duration::from_millis(50);
 const HEAR_EVERY: Duration = Duration::from_millis(20);
 /// How long the guard's thread waits where those who wait are let in within milliseconds.
 const HASTE: Duration = Duration::from_millis(5);
-/// How long it takes at most until who has been let in shows in `/proc`; his call may cut the file first.
+/// How long it takes at most until an opener that has been let in shows in `/proc`; its call may cut the file first.
 const LINGER: Duration = Duration::from_secs(5);
 /// How long a file whose mark was taken away for a lease is not marked again: the guard would wait for the lease.
 const LEASE_MIN: Duration = Duration::from_secs(5);
@@ -394,7 +394,7 @@ impl Guard {
 
     fn is_watched(&self, inode: (u64, u64)) -> bool {
         if self.relieves {
-            // By whom it stands in for; the marks are his.
+            // By the keeper that it stands in for; the marks are that one's.
             return true;
         }
         let watched = locked(&self.watched);

@@ -35,7 +35,7 @@ use crate::sys::futex;
 /// How often a keeper looks around while something is owed, and while nothing is.
 const BUSY_TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(50);
-/// How long a new keeper waits for leases that those before him have left: what ends none of them must not keep him from his work.
+/// How long a new keeper waits for leases that those before him have left: what ends none of them must not keep it from its work.
 const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 /// How often memory pressure is looked at.
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);

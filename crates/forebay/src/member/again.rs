@@ -32,7 +32,7 @@ pub fn open_again(shared: &Arc<Shared>, file: FileId) -> Option<Arc<dyn DeviceFi
     opened(shared, file, None, reopen::reopen_renamed)
 }
 
-/// Opens files that are wanted and not open in this process. A keeper tries those that are under a lease another time: he is the one
+/// Opens files that are wanted and not open in this process. A keeper tries those that are under a lease another time: it is the one
 /// who gives most of them up.
 pub fn adopt(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
     let by_name: Again = |_, entry, relocate, patience| reopen::reopen(entry, relocate, patience);

@@ -1,7 +1,7 @@
 //! Which session manages a file: one, and who comes second leaves the file to the kernel.
 //!
 //! Every process that has a managed file open for the engine puts a mark where others look for it: a read lock on one byte,
-//! on two lists. One is a file of the user's that all his sessions find, the other the directory that the file lies in,
+//! on two lists. One is a file of the user's that all the user's sessions find, the other the directory that the file lies in,
 //! which whoever sees the file by that directory finds too, other users and containers included. A list's bytes
 //! are divided among files, and a file's share among sessions, so that processes of one session mark the same byte
 //! and others' marks are elsewhere in the share. Whoever comes marks first and looks then: of two who come at once at least

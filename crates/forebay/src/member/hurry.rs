@@ -29,7 +29,7 @@ pub fn hurry(shared: &Shared, file: FileId) {
 }
 
 /// Before the keeper is asked to write all of a file and to answer then: whoever answers does nothing else meanwhile, and everybody who asks
-/// something would wait for him. So those who write in the background do most of it first, where it is much. Best effort: they do not begin
+/// something would wait for it. So those who write in the background do most of it first, where it is much. Best effort: they do not begin
 /// with a file whose descriptors the keeper does not have.
 pub fn have_most_written(shared: &Shared, file: FileId) {
     let entry = shared.arena.file_unchecked(file);

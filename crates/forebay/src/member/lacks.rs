@@ -17,7 +17,7 @@ pub fn lacks_sync(entry: &FileEntry) -> bool {
         && entry.kernel_reason.load(Ordering::Acquire) == 0
 }
 
-/// Whether the file is not as it should be on its device, durably, or somebody has noted that he is changing it.
+/// Whether the file is not as it should be on its device, durably, or a thread has noted that it is changing it.
 pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
     lacks_anything(entry) || lacks_sync(entry) || entry.is_changing(shared.arena.counts().threads)
 }

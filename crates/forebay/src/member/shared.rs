@@ -225,10 +225,10 @@ impl Shared {
         }
     }
 
-    /// Forgets an entry's device file of which the caller has seen that nobody needs it, `mine`, unless somebody writes the file by now: he
+    /// Forgets an entry's device file of which the caller has seen that nobody needs it, `mine`, unless another thread writes the file by now: it
     /// has been told that it is kept. Whether it is kept no more.
     ///
-    /// Who opens a file to write is counted before he hands it over. So he is seen here, or finds that nothing is kept.
+    /// A thread that opens a file to write is counted before it hands the file over. So it is seen here, or finds that nothing is kept.
     pub fn drop_unwritten(&self, file: FileId, mine: &Arc<dyn DeviceFile>) -> bool {
         {
             let mut devices = self.devices();
@@ -241,7 +241,7 @@ impl Shared {
             devices.remove(&file);
         }
         self.is_not_alone(Some(mine.as_ref()));
-        // As in `keep_device`: the table is looked at without the lock. Who closes without waiting for what he owes is counted no more.
+        // As in `keep_device`: the table is looked at without the lock. A file that was closed without waiting for what it owes is counted no more.
         let entry = self.arena.file_unchecked(file);
         if entry.writers() == 0 && entry.owed_pages.load(Ordering::SeqCst) == 0 {
             return true;

@@ -161,7 +161,7 @@ fn retry(arena: &Arena, record: &Stander, inode: u64) -> bool {
     }
 }
 
-/// Waits until whoever makes an entry has done so, or has died. `false`: it takes long, or he is stopped.
+/// Waits until whoever makes an entry has done so, or has died. `false`: it takes long, or it is stopped.
 fn await_newcomer(arena: &Arena, word: &AtomicU32, begun: Instant) -> bool {
     let (mut round, mut waiting) = (0, Waiting::begin());
     loop {

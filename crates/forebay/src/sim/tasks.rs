@@ -7,7 +7,7 @@
 //!
 //! A process that is killed dies as by `kill -9`: each of its tasks unwinds with [`super::Crash`] where it stands, and
 //! guards leave the arena alone; a task in the middle of a device call dies at its end, as a thread in the kernel does. When the
-//! power goes, everybody dies where he stands.
+//! power goes, every task dies where it stands.
 //!
 //! Unlike schedule exploration this is not after every interleaving of a few steps, but after long lives: millions of
 //! turns, keepers with their real loops, latencies, errors and deaths.

@@ -45,7 +45,7 @@ pub fn open(path: &Path, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
 
 /// Opens a new description of the file behind a descriptor, through `/proc/self/fd`, for reading and,
 /// with `writable`, for writing. Permission is checked again, against the file's mode as it is now. Where somebody holds a
-/// lease on the file, the answer is `EWOULDBLOCK`, instead of waiting for as long as he is given.
+/// lease on the file, the answer is `EWOULDBLOCK`, instead of waiting for as long as the holder is given.
 pub fn open_again(fd: BorrowedFd<'_>, direct: bool, writable: bool) -> io::Result<OwnedFd> {
     let path = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero byte");
     let access = if writable {

@@ -46,7 +46,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// One who was killed while he waited waits no more.
+    /// An opener that was killed while it waited waits no more.
     pub fn let_in(self, gate: &Group, superblock: &Superblock) {
         let _ = gate.admit(self.event);
         // Last: one that were not answered would wait for good. A second answer is nobody's.
@@ -103,7 +103,7 @@ impl Guard {
         };
         let arrivals = gate.waiting(left);
         if arrivals.is_err() {
-            // Somebody's descriptor comes free once he is let in.
+            // An opener's descriptor comes free once it is let in.
             members.forget_threads();
             std::thread::sleep(NO_ROOM_PAUSE);
         }
@@ -191,7 +191,7 @@ impl Guard {
         }
     }
 
-    /// Somebody is let in though nobody sees to him: this process is about to keep, and programs mark files by it already.
+    /// An opener is let in though nobody sees to it: this process is about to keep, and programs mark files by it already.
     fn note_missed(&self, shared: &Shared, inode: Option<(u64, u64)>) {
         if let Some(inode) = inode {
             self.note_arrival(shared.arena.superblock(), inode);
@@ -265,7 +265,7 @@ impl Guard {
         }
     }
 
-    /// The one that the record was of when it had this inode: a keeper that goes on lets him in too, and another one has the record next.
+    /// The one that the record was of when it had this inode: a keeper that goes on lets that opener in too, and another one has the record next.
     fn let_in_the_left(&self, record: &Arrival, inode: u64) {
         let number = record.number.load(Ordering::Relaxed);
         let word = &record.inode;

@@ -215,7 +215,7 @@ impl Mending {
         }
     }
 
-    /// Files that somebody may have come to while the guard did not answer, who may be on his way still.
+    /// Files that an opener may have come to while the guard did not answer, and may be on its way to still.
     fn look_for_the_missed(&mut self, shared: &Shared, guard: &Guard) {
         if self.lane == 0 && guard.missed.swap(false, Relaxed) {
             self.missed = Some(Instant::now());
@@ -358,7 +358,7 @@ pub fn give_to_kernel_in_haste(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, 
     });
 }
 
-/// The last changes of a file that owes nothing. Who has it open already may be appending: the cut would take that off, and his time be ours. Where
+/// The last changes of a file that owes nothing. Who has it open already may be appending: the cut would take that off, and the time of that would be ours. Where
 /// nobody is made to wait there is no telling whether somebody has.
 fn finish(core: &Core, me: Me<'_>, guard: Option<&Guard>, is_awaited: bool) {
     let holds = guard.is_some_and(|guard| guard.level() == HOLDS);

@@ -118,7 +118,7 @@ impl Alone {
             let _ = device.lease();
         }
         let alone = Alone(device);
-        // Last: who has come before the lease is seen by what he has done.
+        // Last: a program that has come before the lease is seen by what it has done.
         has_look(alone.0.as_ref(), look).then_some(alone)
     }
 }

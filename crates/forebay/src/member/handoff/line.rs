@@ -477,7 +477,7 @@ fn tick_of(shared: &Shared) -> u64 {
 }
 
 /// Whether the keeper of an epoch is the session's: who connects finds no other, and would take that one's connection for an earlier one's,
-/// and end the one that he has.
+/// and end the one that it has.
 fn is_of_today(shared: &Shared, epoch: u32) -> bool {
     let superblock = shared.arena.superblock();
     superblock.keeper_epoch.load(Ordering::Relaxed) == epoch

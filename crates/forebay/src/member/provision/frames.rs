@@ -318,7 +318,7 @@ fn take_memory(me: Me<'_>, first: FrameId) -> bool {
     {
         let _alone = me.enter_arena();
         // Before the memory goes: should this thread die, no frame without memory is taken for a free one. The claim first, so
-        // that nobody makes one of his own.
+        // that no thread makes one of its own.
         set_owner(arena, first, Owner::Giving(me.id));
         for id in first.0 + 1..first.0 + HUGE_FRAMES {
             set_owner(arena, FrameId(id), Owner::Unbacked);

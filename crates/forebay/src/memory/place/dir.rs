@@ -224,7 +224,7 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a file, found at a path, lies where this user's arenas lie, under an arena's name, and for him alone: what Forebay has made,
+/// Whether a file, found at a path, lies where this user's arenas lie, under an arena's name, and for that user alone: what Forebay has made,
 /// whatever is in it.
 pub fn is_in_place(path: &Path, found: &Metadata) -> bool {
     let place = || {

@@ -130,7 +130,7 @@ pub(super) fn does_not_run(slot: &ThreadSlot) -> bool {
     liveness::is_stopped(slot.pid.load(Ordering::Relaxed))
 }
 
-/// Waiting for what somebody has, with a way on where he does not go on.
+/// Waiting for what somebody has, with a way on where the holder does not go on.
 pub struct Waiting {
     begun: Instant,
     round: u32,
@@ -146,7 +146,7 @@ impl Waiting {
     }
 
     /// Asked each time that the holder still has it; 0 for nobody. Whether that is no use any more: at once where the holder's process
-    /// is stopped, as far as can be told, or he has died and somebody who is stopped puts the repair off.
+    /// is stopped, as far as can be told, or it has died and a thread that is stopped puts the repair off.
     pub fn is_in_vain(&mut self, arena: &Arena, holder: ThreadId) -> bool {
         self.round += 1;
         if !self.round.is_multiple_of(ASK_ROUNDS) || exploring() {

@@ -130,7 +130,7 @@ fn unkept() -> (Session, ThreadId) {
     (session, mine)
 }
 
-/// The next one in the slot of a keeper that was killed does not keep: clients would wait for him, and no other would begin.
+/// The next one in the slot of a keeper that was killed does not keep: clients would wait for it, and no other would begin.
 #[test]
 fn who_is_buried_keeps_no_more() {
     let (session, mine) = unkept();

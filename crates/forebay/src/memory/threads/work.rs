@@ -46,7 +46,7 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
 pub fn is_written_over(arena: &Arena) -> bool {
     let is_left = |holder: &dyn Fn() -> u32| {
         let id = holder();
-        // Who has gave it back before he went.
+        // A thread that has gone in good order gave it back before.
         id != 0 && is_gone(arena, ThreadId(id)) && holder() == id
     };
     let is_nobodys = |word: &AtomicU32| is_left(&|| word.load(Ordering::Acquire));

@@ -46,7 +46,7 @@ impl State {
         }
     }
 
-    /// Somebody wants to come in. Whether he may.
+    /// A task wants to come in. Whether it may.
     fn lets_in(&mut self) -> bool {
         self.take_away_when_late();
         if let Some(lease) = &mut self.lease {

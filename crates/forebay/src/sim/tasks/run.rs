@@ -86,7 +86,7 @@ impl Simulation {
         with(|state| state.choose_victim(process, switches));
     }
 
-    /// Everybody dies where he stands, and what is under way stays as it is.
+    /// Every task dies where it stands, and what is under way stays as it is.
     pub fn cut_power(&self) {
         with(State::power_off);
         while let Some(task) = with(State::next_ready) {
