@@ -53,7 +53,7 @@ impl Durability {
 pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
     let syncs = durability.syncs();
     if syncs {
-        write::note_sync(core);
+        core.entry().note_sync();
     }
     let size = core.size(me).map_err(Core::ended)?;
     let outcome = match durability {
@@ -240,7 +240,7 @@ pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     let Some(_stop) = stop_file(me, core.id) else {
         return false;
     };
-    // Who appends by the kernel would lose what he has appended.
+    // A program that appends by the kernel would lose what it has appended.
     let is_kernels = entry.kernel_reason.load(Ordering::Acquire) != 0;
     if is_kernels || !may(entry) || owes() {
         return false;
@@ -304,7 +304,7 @@ pub fn try_to_kernel(core: &Core, me: Me<'_>, reason: u32) -> bool {
 fn flush_to_kernel(core: &Core, me: Me<'_>, reason: u32, seen: &AtomicU32) -> Result<bool> {
     settle(core, me, Durability::Kernel, seen)?;
     // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and who appends by the kernel
-    // meanwhile would lose what he has appended. Where somebody may do so already, the space stays.
+    // meanwhile would lose what it has appended. Where somebody may do so already, the space stays.
     if !given::comes_too_late(reason) {
         trim(core, me, |_| true);
     }

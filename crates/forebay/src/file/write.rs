@@ -12,7 +12,7 @@ use crate::limits::{BLOCK_BYTES, DIRECT_BYTES_MIN, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::member::given;
 use crate::member::provision;
 use crate::memory::copy;
-use crate::memory::files::{FileEntry, HOLEY, STABLE, SYNCED};
+use crate::memory::files::{FileEntry, HOLEY, STABLE};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
 use crate::scrap::absorb::{Home, Refusal, absorb};
@@ -150,26 +150,10 @@ fn plan(
         copy: speeds.copy(),
         extends: offset + len as u64 > entry.size.load(Ordering::Relaxed),
         hole,
-        sync: intent.sync || take_sync(core),
+        sync: intent.sync || entry.take_sync(),
     };
     // The route may be the caller's own ([`crate::File::routed_by`]), and wrong.
     intent.route.plan(&request, &situation).or_memory(&request)
-}
-
-/// Notes that the file is being synced, for the next large write.
-pub(crate) fn note_sync(core: &Core) {
-    let flags = &core.entry().flags;
-    if flags.load(Ordering::Relaxed) & SYNCED == 0 {
-        flags.fetch_or(SYNCED, Ordering::Relaxed);
-    }
-}
-
-/// Whether the file was synced since the last large write. Programs that sync once for each do so again, and then wait for the
-/// device either way.
-fn take_sync(core: &Core) -> bool {
-    let flags = &core.entry().flags;
-    flags.load(Ordering::Relaxed) & SYNCED != 0
-        && flags.fetch_and(!SYNCED, Ordering::Relaxed) & SYNCED != 0
 }
 
 /// The session's or the file's, whichever is nearer to its limit, with `more` bytes.
@@ -474,7 +458,7 @@ unsafe fn scrap_segment(
     Ok(guard.valid() == u64::MAX)
 }
 
-/// Whether the file no longer ends at `end`, where an append was to go on. Asked by who has the block for himself: whoever writes there
+/// Whether the file no longer ends at `end`, where an append was to go on. Asked by the thread that has the block to itself: whoever writes there
 /// from here on comes after the append.
 pub(crate) fn is_outgrown(entry: &FileEntry, end: u64) -> bool {
     entry.size.load(Ordering::Acquire) != end && !planted!(EarlyEnd)

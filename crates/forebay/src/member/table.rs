@@ -350,9 +350,6 @@ fn enter(
     entry.forget_intents(me.arena.counts().threads);
     entry.asks.clear();
     entry.stock.forget();
-    for word in [&entry.kernel_reason, &entry.append_lock] {
-        word.store(0, Ordering::Relaxed);
-    }
     for word in [
         &entry.root,
         &entry.owed_pages,
@@ -364,9 +361,12 @@ fn enter(
     ] {
         word.store(0, Ordering::Relaxed);
     }
+    for word in [&entry.kernel_reason, &entry.append_lock] {
+        word.store(0, Ordering::Relaxed);
+    }
     entry.failures.store(0, Ordering::Relaxed);
     entry.sync_error.store(0, Ordering::Relaxed);
-    entry.syncs.store(0, std::sync::atomic::Ordering::Relaxed);
+    entry.forget_syncs();
     entry.flags.store(
         if caps.stable_writes { STABLE } else { 0 },
         Ordering::Relaxed,

@@ -49,8 +49,6 @@ pub struct FileEntry {
     pub holes: AtomicU32,
     /// Looks for space that were in vain, beyond those that were not: more than so many leave the file to the kernel. A hint.
     pub vain_looks: AtomicU32,
-    /// Syncs under way, and those at which somebody has died ([`crate::memory::threads::Me::at_sync`]).
-    pub syncs: std::sync::atomic::AtomicU32,
     /// Of a file with holes: the blocks that are known to have space throughout, as far as any is promised (`reserved_end`); the first in
     /// the upper half, one past the last in the lower. 0: none.
     pub solid: AtomicU64,
@@ -60,7 +58,7 @@ pub struct FileEntry {
     pub reserve_step: AtomicU64,
     /// Small frames that are free for this file alone.
     pub stock: Stock,
-    /// What a flush changes.
+    /// What a flush or a sync changes.
     pub flushes: Line,
     /// Pages owed to the device, whole frames counted as 64. Derived.
     pub owed_pages: AtomicU64,
@@ -79,8 +77,12 @@ pub struct FileEntry {
     pub failures: AtomicU32,
     /// While [`UNHEARD`]: the sequence number of `error` from before what nobody has heard of.
     pub unheard_since: AtomicU32,
-    /// Length of `path`.
-    pub path_len: AtomicU32,
+    /// Syncs under way, and those at which somebody has died ([`crate::memory::threads::Me::at_sync`]).
+    pub syncs: std::sync::atomic::AtomicU32,
+    /// 1 where the file has been synced since its last large write: who did that will do it again. A hint.
+    pub was_synced: AtomicU32,
+    /// Syncs in a row, none of which had much to write. A hint.
+    pub small_syncs: AtomicU32,
     /// Device file's size, mtime and ctime after our last change: recovery's witness.
     pub witness: [AtomicU64; 3],
     /// Made of `changes` when the witness was taken, and of the witness ([`sum_of`]): another sum than of what is there says that the witness
@@ -96,6 +98,8 @@ pub struct FileEntry {
     pub outlived: AtomicU64,
     /// What is seldom looked at.
     pub rest: Line,
+    /// Length of `path`.
+    pub path_len: AtomicU32,
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
     /// See `Caps::store`.
@@ -143,8 +147,6 @@ pub const CLOSING: u32 = 32;
 pub const LEASED: u32 = 64;
 /// A flush or a sync has failed of which nobody who has the file open has heard: who opens it next does.
 pub const UNHEARD: u32 = 128;
-/// The file has been synced since its last large write: who did that will do it again. A hint.
-pub const SYNCED: u32 = 512;
 /// A keeper has seen, under its lease, that nobody has the file open and no name leads to it (`member::gone`).
 pub const VANISHED: u32 = 1024;
 /// That the file is not where it was, and owes bytes, has been said.
@@ -160,9 +162,7 @@ pub const ASKED: u32 = 16384;
 pub const UNSYNCED: u32 = 32768;
 /// A program of the session is about to read a file that is [`LEASED`]: the keeper is to give the lease up before everything is written.
 pub const BACK: u32 = 65536;
-/// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
-pub const SMALL_SYNC: u32 = 1 << 24;
-/// All that can be counted.
+/// All [`FileEntry::small_syncs`] that are counted.
 pub const SMALL_SYNCS_MAX: u32 = 255;
 
 /// The upper and the lower half of [`FileEntry::solid`], in order whatever it says.
@@ -293,7 +293,7 @@ impl FileEntry {
             false if to - from > last - first => return,
             false => (first, last),
         };
-        // Whoever has noted something else meanwhile has it his way.
+        // What another thread has noted meanwhile stands.
         let noted = u64::from(first) << 32 | u64::from(last);
         let _ = self
             .solid
@@ -311,18 +311,39 @@ impl FileEntry {
         self.vain_looks.store(count, Ordering::Relaxed);
     }
 
-    /// Syncs in a row, none of which had much to write: [`SMALL_SYNCS_MAX`] at most.
+    /// Syncs in a row, none of which had much to write: [`SMALL_SYNCS_MAX`] at most, about.
     pub fn small_syncs(&self) -> u32 {
-        self.flags.load(Ordering::Relaxed) / SMALL_SYNC
+        self.small_syncs.load(Ordering::Relaxed)
     }
 
     /// Notes a sync for [`FileEntry::small_syncs`].
     pub fn count_sync(&self, is_small: bool) {
         match (is_small, self.small_syncs()) {
-            (true, SMALL_SYNCS_MAX) | (false, 0) => {}
-            (true, _) => _ = self.flags.fetch_add(SMALL_SYNC, Ordering::Relaxed),
-            (false, _) => _ = self.flags.fetch_and(SMALL_SYNC - 1, Ordering::Relaxed),
+            (true, SMALL_SYNCS_MAX..) | (false, 0) => {}
+            (true, _) => _ = self.small_syncs.fetch_add(1, Ordering::Relaxed),
+            (false, _) => self.small_syncs.store(0, Ordering::Relaxed),
         }
+    }
+
+    /// Notes that the file is being synced, for the next large write.
+    pub fn note_sync(&self) {
+        if self.was_synced.load(Ordering::Relaxed) == 0 {
+            self.was_synced.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the file was synced since the last large write. Programs that sync once for each do so again, and then wait for the
+    /// device either way.
+    pub fn take_sync(&self) -> bool {
+        self.was_synced.load(Ordering::Relaxed) != 0
+            && self.was_synced.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// The entry is being made: of this file no sync is known.
+    pub fn forget_syncs(&self) {
+        self.syncs.store(0, std::sync::atomic::Ordering::Relaxed);
+        self.was_synced.store(0, Ordering::Relaxed);
+        self.small_syncs.store(0, Ordering::Relaxed);
     }
 
     /// Notes that a thread is about to change the device file.

@@ -46,8 +46,6 @@ pub struct Superblock {
     pub fences: AtomicU32,
     /// The thread that has stopped the session, or 0 (right: session gate).
     pub gate: AtomicU32,
-    /// Frames that views hold; never fewer than there are.
-    pub frames_pinned: AtomicU32,
     /// How frames are allotted: a number of `regions::Allocator`.
     pub allocator: AtomicU32,
     /// Counts keepers: descriptors handed to an earlier one must be handed over again.
@@ -60,11 +58,17 @@ pub struct Superblock {
     pub guard: AtomicU32,
     /// The number + 1 of the guard's listener in the keeper's process, by which members mark files themselves. 0: it has none.
     pub listener: AtomicU32,
+    /// 1 where the arena's file has lost its name below the session (`keeper::nameless`): nobody begins to manage a file.
+    pub nameless: AtomicU32,
+    /// Pins: read by every write, changed by every view.
+    pub pins: Line,
+    /// Frames that views hold; never fewer than there are.
+    pub frames_pinned: AtomicU32,
+    /// The file table: read by every call on a file that is not managed, changed when a file begins to be managed or is dropped.
+    pub table: Line,
     /// Entries of the file table that are complete, or about to be: 0 means that nothing is known of any file. Never too few; deaths leave
     /// some counted that are none.
     pub entries: AtomicU32,
-    /// 1 where the arena's file has lost its name below the session (`keeper::nameless`): nobody begins to manage a file.
-    pub nameless: AtomicU32,
     /// Limits: read by writers, changed with the budget.
     pub limits: Line,
     /// Limit on `owed_pages` at which writers wait.
@@ -358,7 +362,7 @@ pub fn one_fewer(word: &AtomicU32) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::memory) mod tests {
     use std::mem::offset_of;
 
     use super::*;
@@ -378,7 +382,6 @@ mod tests {
             offset_of!(Superblock, nodes_backed),
             offset_of!(Superblock, guard),
             offset_of!(Superblock, listener),
-            offset_of!(Superblock, entries),
             offset_of!(Superblock, fences),
             offset_of!(Superblock, owed_pages_max),
             offset_of!(Superblock, shortage),
@@ -397,12 +400,18 @@ mod tests {
             offset_of!(Superblock, table_lock),
             offset_of!(Superblock, frames_free),
             offset_of!(Superblock, ahead_ends),
+            offset_of!(Superblock, frames_pinned),
+            offset_of!(Superblock, entries),
             offset_of!(Superblock, eager),
             devices + offset_of!(DeviceWords, inflight_bytes),
         ];
         for a in read {
             assert!(changed.iter().all(|b| !share(a, *b)), "{a}");
         }
+        assert!(!share(
+            offset_of!(Superblock, frames_pinned),
+            offset_of!(Superblock, entries)
+        ));
         assert!(!share(
             devices + offset_of!(DeviceWords, speeds),
             devices + offset_of!(DeviceWords, inflight_bytes)
@@ -436,6 +445,9 @@ mod tests {
             offset_of!(FileEntry, disk_end),
             offset_of!(FileEntry, error),
             offset_of!(FileEntry, changes),
+            offset_of!(FileEntry, syncs),
+            offset_of!(FileEntry, was_synced),
+            offset_of!(FileEntry, small_syncs),
         ];
         for a in read {
             assert!(grows.iter().chain(&flushed).all(|b| !share(a, *b)), "{a}");
@@ -443,5 +455,22 @@ mod tests {
         for a in grows {
             assert!(flushed.iter().all(|b| !share(a, *b)), "{a}");
         }
+    }
+
+    #[test]
+    fn a_sync_changes_no_word_that_every_request_reads() {
+        let entry = entry();
+        entry.note_sync();
+        entry.count_sync(true);
+        assert_eq!(entry.flags.load(Ordering::Relaxed), 0);
+        assert_eq!(entry.small_syncs(), 1);
+        assert!(entry.take_sync());
+        assert!(!entry.take_sync());
+    }
+
+    /// An entry that nobody has made yet.
+    pub fn entry() -> Box<FileEntry> {
+        // SAFETY: an entry is made of atomic words, for which zeros are a value; nobody else knows the box.
+        unsafe { Box::new(std::mem::zeroed()) }
     }
 }
