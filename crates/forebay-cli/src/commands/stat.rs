@@ -312,8 +312,9 @@ fn detail_files(output: &mut Output, row: &Row) {
         field(
             "error",
             format!(
-                "{}: the last flush failed: {error}",
-                output::path(&file.path)
+                "{}: the last flush failed: {error} ({})",
+                output::path(&file.path),
+                file.state
             ),
         );
     }

@@ -58,7 +58,7 @@ const LATEST: Duration = Duration::from_secs(5);
 /// milliseconds. Between tries a pause, each twice the one before, 5 ms in all.
 const LEASE_TRIES: u32 = 8;
 const LEASE_PAUSE: Duration = Duration::from_micros(20);
-/// Files that wait for the keeper at most: each has descriptors of his.
+/// Files that wait for the keeper at most: each has descriptors of the keeper's.
 const LEASED_MAX: u32 = 256;
 /// A keeper that is stopped and writes nothing for so long is not waited for, nor any that writes nothing for so long as the next says: on a
 /// busy machine it may get no time for seconds. And how often it is looked after.
@@ -80,7 +80,7 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
     let owes_enough =
         owed_bytes(entry) >= shared.config.close_behind_bytes.max(1) && is_written_soon(core);
     let is_sound = entry.kernel_reason.load(Ordering::Acquire) == 0
-        // One that the keeper is not done with would be taken for the lease that he is giving up.
+        // One that the keeper is not done with would be taken for the lease that it is giving up.
         && entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | LEASED) == 0
         && entry.failures.load(Ordering::Relaxed) == 0
         && !settle::is_left_changing(core, me)
@@ -183,6 +183,7 @@ pub fn leave(
         .leased
         .fetch_add(1, Ordering::AcqRel);
     entry.flags.fetch_or(CLOSING | LEASED, Ordering::AcqRel);
+    entry.assert_entry();
     if shared.say_left(*id, prepared.epoch) {
         shared.wake_keeper();
         me.count(Counter::ClosedBehind as usize, 1);
@@ -235,6 +236,7 @@ pub fn leave_again(core: &Core) {
         if entry.flags.fetch_or(LEASED, Ordering::AcqRel) & LEASED != 0 {
             one_fewer(&superblock.leased);
         }
+        entry.assert_entry();
         superblock.wake_keeper();
     }
 }
@@ -335,6 +337,7 @@ pub fn give_time_back(
             });
         }
         entry.flags.fetch_and(!CLOSING, Ordering::SeqCst);
+        entry.assert_entry();
         // A program may have set another one meanwhile.
         if entry.closed_ns.load(Ordering::SeqCst) != closed {
             continue;

@@ -146,6 +146,7 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     }
     entry.truncating.store(len + 1, Ordering::Release);
     entry.flags.fetch_or(TRUNCATING, Ordering::AcqRel);
+    entry.assert_entry();
     // The device frees what was reserved beyond the new end, so it must be asked for again.
     let reserved = entry.reserved_end.load(Ordering::Acquire);
     if len > reserved {
@@ -173,6 +174,7 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     // With what lies beyond the new end goes the space that was asked for there.
     let done = TRUNCATING | EXCEEDING | if len <= old { ASKED } else { 0 };
     entry.flags.fetch_and(!done, Ordering::AcqRel);
+    entry.assert_entry();
     Ok(())
 }
 

@@ -361,5 +361,6 @@ fn note_kernels(me: Me<'_>, file: FileId, reason: u32) -> bool {
     if flushed && entry.kernel_reason.swap(reason, Ordering::AcqRel) == 0 {
         left::note(me.arena, entry.numbers(), reason, &entry.path());
     }
+    entry.assert_entry();
     flushed
 }

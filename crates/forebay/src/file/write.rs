@@ -472,6 +472,7 @@ pub(crate) fn mark_holey(core: &Core) {
         entry.solid.store(0, Ordering::Release);
     }
     entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
+    entry.assert_entry();
     entry.holes.fetch_add(1, Ordering::AcqRel);
 }
 

@@ -132,6 +132,7 @@ impl<'a> Rebuild<'a, '_> {
                 self.findings.corruptions += u32::from(!entering);
             }
             live += u32::from(state == LIVE);
+            self.findings.corruptions += entry.mend();
             for word in [
                 &entry.size,
                 &entry.disk_end,

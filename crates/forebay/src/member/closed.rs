@@ -6,16 +6,20 @@ use crate::memory::files::{BACK, CLOSING, FileEntry, HURRY, LEASED};
 use crate::memory::superblock::one_fewer;
 use crate::sync::Ordering;
 
-/// In `closed_ns`: a program has set the time after the close. Without CLOSING it says nothing: who has set the time has died before he took
+/// In `closed_ns`: a program has set the time after the close. Without CLOSING it says nothing: the program that has set the time has died before it took
 /// it back.
 pub const SET: u64 = 1 << 63;
 
-/// Notes that the keeper's lease on a file has ended, or is none of his.
+/// Notes that the keeper's lease on a file has ended, or is none of the keeper's.
 pub fn end_lease(arena: &Arena, file: FileId) {
-    let flags = &arena.file_unchecked(file).flags;
-    if flags.fetch_and(!(LEASED | HURRY | BACK), Ordering::AcqRel) & LEASED != 0 {
+    let entry = arena.file_unchecked(file);
+    let was = entry
+        .flags
+        .fetch_and(!(LEASED | HURRY | BACK), Ordering::AcqRel);
+    if was & LEASED != 0 {
         one_fewer(&arena.superblock().leased);
     }
+    entry.assert_entry();
 }
 
 /// A program has set the time of a file that is still to get the one of its close: it gets this one. `false`: it has got the other, perhaps

@@ -106,6 +106,9 @@ pub fn forget(shared: &Shared, me: Me<'_>, id: FileId) {
     }
     cut::drop_beyond(id, &operation, 0);
     entry.inode.store(0, Ordering::Release);
+    // Before the words that it speaks of: a truncation that is left over needs its length.
+    let done = CLOSING | TRUNCATING | EXCEEDING | VANISHED;
+    entry.flags.fetch_and(!done, Ordering::AcqRel);
     for word in [
         &entry.size,
         &entry.disk_end,
@@ -116,8 +119,7 @@ pub fn forget(shared: &Shared, me: Me<'_>, id: FileId) {
     ] {
         word.store(0, Ordering::Release);
     }
-    let done = CLOSING | TRUNCATING | EXCEEDING | VANISHED;
-    entry.flags.fetch_and(!done, Ordering::AcqRel);
+    entry.assert_entry();
     drop(operation);
     drop(stop);
     end_lease(&shared.arena, id);

@@ -141,6 +141,7 @@ fn leave_to_kernel_if(
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
+        entry.assert_entry();
     }
 }
 
@@ -376,6 +377,7 @@ fn enter(
     counts::begin(entry, device.is_writable());
     search::entered(me.arena);
     entry.state.store(LIVE, Ordering::Release);
+    entry.assert_entry();
 }
 
 /// Sizes as the device has them, for a file of which nothing is in memory: who has died changing it leaves no doubt any more.
@@ -467,6 +469,7 @@ pub fn take_back(
     witness(entry, &stat, entry.changes.load(Ordering::Acquire));
     if await_lock(me) {
         entry.kernel_reason.store(0, Ordering::Release);
+        entry.assert_entry();
         leave_to_kernel_if(shared, me, Some(id), has_come);
         unlock(me);
     }

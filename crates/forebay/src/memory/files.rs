@@ -15,6 +15,8 @@ use crate::memory::superblock::Line;
 use crate::memory::threads::Gate;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, planted};
 
+mod life;
+
 /// One entry, 2 KiB. Its first line is read by every request to the file, and changes when the file is opened, closed or given space.
 #[repr(C, align(2048))]
 pub struct FileEntry {

@@ -86,6 +86,8 @@ pub struct SeenFile {
     pub flush_errno: i32,
     /// Why the kernel answers for it, a code of the front end's; 0 while the engine does.
     pub kernel_reason: u32,
+    /// Where it is in its life: its state and its flags, for people (`docs/states.md`).
+    pub state: String,
 }
 
 /// A session that cannot be looked at.
@@ -249,6 +251,7 @@ fn files_of(arena: &Arena, is_open: impl Fn(FileId) -> bool) -> Vec<SeenFile> {
             owed_bytes: owed_bytes(entry),
             flush_errno: entry.error.load(Ordering::Acquire) as u32 as i32,
             kernel_reason: entry.kernel_reason.load(Ordering::Acquire),
+            state: entry.describe(),
         })
         .collect()
 }

@@ -23,6 +23,7 @@ fn file(path: &str, size_mib: u64, owed_mib: u64, is_open: bool) -> SeenFile {
         owed_bytes: owed_mib * MIB,
         flush_errno: 0,
         kernel_reason: 0,
+        state: String::new(),
     }
 }
 

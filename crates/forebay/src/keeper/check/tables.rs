@@ -164,6 +164,9 @@ impl Check<'_> {
         let Some(entry) = self.arena.file(id) else {
             return;
         };
+        if let Some(rule) = entry.broken_rule() {
+            self.problem(format!("entry {}: {rule} ({})", id.0, entry.describe()));
+        }
         let state = entry.state.load(Ordering::Acquire);
         match state & 7 {
             LIVE if state == LIVE => self.report.files += 1,

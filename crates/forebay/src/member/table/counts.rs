@@ -34,6 +34,7 @@ pub(super) fn go_on(entry: &FileEntry, writes: bool) {
         // Whatever its last close was, its time is not the last any more.
         entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
     }
+    entry.assert_entry();
 }
 
 /// Takes one open description of this process away. Whether it was the session's last.
@@ -60,7 +61,7 @@ fn take(entry: &FileEntry, writes: bool) {
 }
 
 /// Corrects what an entry counts: who has died took nothing back. Each kind by itself; what somebody may have open of a kind stays counted,
-/// however many of that kind have died beside him. The caller is in no operation.
+/// however many of that kind have died beside it. The caller is in no operation.
 pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
     let entry = shared.arena.file_unchecked(id);
     let are_dead = |writes| {

@@ -59,6 +59,7 @@ fn drop_idle(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
         tracking::forget(me, id);
         shared.drop_device(id);
         entry.state.store(GONE, Ordering::Release);
+        entry.assert_entry();
         search::dropped(me.arena);
         end_searches(me.arena, id);
     }
