@@ -490,3 +490,61 @@ fn a_keeper_that_came_late_lets_go_of_what_is_closed() {
     assert!(next.shared().device(id).is_none());
     assert!(scene.is_whole());
 }
+
+/// Between the moment at which a closer has nobody count it any more and the one at which it leaves the file to the keeper, a keeper may write the last that the
+/// file owes, and somebody remove it: its entry is nobody's then, and may become another file's.
+#[cfg(feature = "sim")]
+#[test]
+fn an_entry_is_not_dropped_while_its_closer_is_leaving_it() {
+    let Some(scene) = Scene::new() else { return };
+    let looked = std::rc::Rc::new(std::cell::Cell::new(0u32));
+    let mut at = 0;
+    loop {
+        let (file, inode) = scene.written();
+        let seen = AtomicU32::new(inode.error_sequence());
+        let me = scene.closes.shared().me().expect("a slot");
+        let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+        let id = inode.core().id;
+        drop(file);
+        let leave = || inode.leave(me, &seen, &prepared).expect("left");
+        let visit = as_keeper(&scene, id, &looked);
+        let (visited, ()) = forebay::sim::visit_after_changes(at, visit, leave);
+        let arena = &scene.closes.shared().arena;
+        await_that(|| arena.file_unchecked(id).flags.load(Ordering::Acquire) & LEASED == 0);
+        let _ = fs::remove_file(&scene.path);
+        if !visited {
+            break;
+        }
+        at += 1;
+    }
+    assert!(looked.get() > 0, "nobody came in between");
+}
+
+/// Writes what a file owes, removes it, and drops its entry, if nobody is counted as having it open and nobody has left it.
+#[cfg(feature = "sim")]
+fn as_keeper(
+    scene: &Scene,
+    id: forebay::ids::FileId,
+    looked: &std::rc::Rc<std::cell::Cell<u32>>,
+) -> impl FnOnce() + 'static {
+    use forebay::member::table::forget_removed;
+    let keeps = scene.keeps.as_ref().expect("a keeper");
+    let (shared, path) = (std::sync::Arc::clone(keeps.shared()), scene.path.clone());
+    let looked = std::rc::Rc::clone(looked);
+    move || {
+        let entry = shared.arena.file_unchecked(id);
+        let is_left = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+        let Some(device) = shared
+            .device(id)
+            .filter(|_| !is_left && !shared.is_open(id))
+        else {
+            return;
+        };
+        let me = shared.me().expect("a slot");
+        shared.flush(me, id, &device, forebay::flush::Scope::SYNC);
+        drop(device);
+        let _ = fs::remove_file(path);
+        forget_removed(&shared, me, id);
+        looked.set(looked.get() + 1);
+    }
+}

@@ -173,17 +173,15 @@ pub fn leave(
         return closed;
     }
     let entry = core.entry();
-    table::close(shared, *id, device.is_writable());
     evict::give_stock_back(me, *id);
-    entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
-    // Counted first: who looks whether there is any must not miss one.
-    shared
-        .arena
-        .superblock()
-        .leased
-        .fetch_add(1, Ordering::AcqRel);
-    entry.flags.fetch_or(CLOSING | LEASED, Ordering::AcqRel);
-    entry.assert_entry();
+    let leased = &shared.arena.superblock().leased;
+    table::close_and_note(shared, me, *id, device.is_writable(), || {
+        entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
+        // Counted first: who looks whether there is any must not miss one.
+        leased.fetch_add(1, Ordering::AcqRel);
+        entry.flags.fetch_or(CLOSING | LEASED, Ordering::AcqRel);
+        entry.assert_entry();
+    });
     if shared.say_left(*id, prepared.epoch) {
         shared.wake_keeper();
         me.count(Counter::ClosedBehind as usize, 1);

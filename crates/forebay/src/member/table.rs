@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
-pub use self::counts::{close, recount};
+pub use self::counts::{close, close_and_note, recount};
 use self::dropped::reclaim;
 pub use self::dropped::{forget_closed, forget_removed};
 use self::search::place_of;

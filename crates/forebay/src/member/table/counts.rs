@@ -1,6 +1,6 @@
 //! How many descriptions an entry counts, of those that the kernel's locks tell of (`member::opens`).
 
-use super::{lock, unlock};
+use super::{await_lock, lock, unlock};
 use crate::ids::FileId;
 use crate::member::shared::Shared;
 use crate::memory::files::{CLOSING, FileEntry, TOLD, VANISHED};
@@ -43,6 +43,17 @@ pub fn close(shared: &Shared, id: FileId, writes: bool) -> bool {
     take(shared.arena.file_unchecked(id), writes);
     shared.take_open(id, writes);
     !shared.is_open(id)
+}
+
+/// As [`close`], with what the entry is to say from then on: nobody drops it in between, though nobody has the file open and it may owe nothing any
+/// more. Where the table's lock is not to be had, since its holder is stopped, nobody else has it to drop entries.
+pub fn close_and_note(shared: &Shared, me: Me<'_>, id: FileId, writes: bool, note: impl FnOnce()) {
+    let is_locked = await_lock(me);
+    close(shared, id, writes);
+    note();
+    if is_locked {
+        unlock(me);
+    }
 }
 
 /// A word that has been written over says nothing, but neither half of it wraps.
