@@ -140,9 +140,9 @@ run_script() {
     printf '== %s: %d passed, %d failed (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
 }
 
-# aside COMMAND...: begins work in the time that the rest leaves idle. Not beside the tests of the plain build: what they wait for is less
-# certain beside what writes much. What it says and counts comes with `await_asides`. It builds in folders of its own, or whoever needs
-# cargo's lock on a folder waits for work that gets no time.
+# aside COMMAND...: begins work in the time that the rest leaves idle: what computes, and, beside the scripts alone, what builds. What tests
+# wait for is less certain beside what writes much. What it says and counts comes with `await_asides`. It builds in folders of its own, or
+# whoever needs cargo's lock on a folder waits for work that gets no time; the tests that it runs are built before.
 aside() {
     local own="$scratch/aside.${#asides[@]}"
     mkdir "$own"
@@ -231,12 +231,6 @@ build() {
     printf '== built ahead, exit %d (%d s)\n' $? $((SECONDS - start))
 }
 
-# schedules ARGUMENTS...: explores schedules.
-schedules() {
-    suite 'schedules' \
-        cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
-}
-
 # keep FILE PROGRAM...: copies of test programs, by their names, of the command and of the library, as the plain build has made them,
 # for the scripts; FILE is what cargo has said. Built by themselves they would be others, since cargo unites the features of whatever
 # it builds at once, and tests put a library without a keeper in the place of this one.
@@ -253,16 +247,51 @@ keep() {
     done
 }
 
-# suites ARGUMENTS...: the tests of all crates in the plain build, and the engine's with `sim`; arguments go to
-# the test programs. No other crate uses that feature but the library, for programs on failing devices: the rest would only run
-# a second time.
-suites() {
+# The engine's test programs with `sim` that compute and wait for nothing: their time is simulated, and so are their devices.
+computing=(crash model simulate)
+
+# of_both: the engine's test programs in which nothing depends on `sim`. The plain build has run them.
+of_both() {
+    local file
+    for file in crates/forebay/tests/*.rs crates/forebay/tests/*/main.rs; do
+        grep -qr 'feature = "sim"' "${file%/main.rs}" || basename "${file%/main.rs}" .rs
+    done
+}
+
+# suite_without NAME PROGRAMS COMMAND...: a suite without the test programs of these names, which cargo has no word for.
+suite_without() {
+    local host
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
+    suite "$1" env "TEST_LEFT_OUT=$2" "CARGO_TARGET_${host}_RUNNER=$PWD/scripts/test-program.sh" "${@:3}"
+}
+
+with_sim=(cargo test --target-dir "$sim" --package forebay --no-fail-fast)
+
+# plain ARGUMENTS...: the tests of all crates in the plain build. Arguments go to the test programs, here and below.
+plain() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
     keep "$scratch/executables" programs forebay_pool forebay_fuse mount
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-    schedules "$@"
+}
+
+# build_more: what is run after the plain tests.
+build_more() {
+    build "${with_sim[@]}" --features shuttle --test schedule --no-run
+    build "${with_sim[@]}" --features sim --no-run
     build scripts/install-test-tools.sh
-    suite 'with sim' cargo test --target-dir "$sim" --package forebay --features sim --no-fail-fast -- "$@"
+}
+
+# simulated ARGUMENTS...: deaths, whole sessions and schedules in simulated time. They compute, and touch no disk. Deaths come first: a case
+# that takes a minute by the clock counts as one that hangs.
+simulated() {
+    suite 'simulated' "${with_sim[@]}" --features sim "${computing[@]/#/--test=}" -- "$@"
+    suite 'schedules' "${with_sim[@]}" --features shuttle --test schedule -- "$@"
+}
+
+# rest_with_sim ARGUMENTS...: the engine's other tests with `sim`. No other crate uses that feature but the library, for programs on failing
+# devices: the rest would only run a second time.
+rest_with_sim() {
+    suite_without 'with sim' "${computing[*]} $(of_both | xargs)" "${with_sim[@]}" --features sim -- "$@"
     suite 'programs on failing devices' cargo test --target-dir "$sim" \
         --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
 }

@@ -76,6 +76,12 @@ expect 'a failure aside is named' 'FAILED: b c' 0 "aside check 'b c' false; awai
 expect 'a skip aside is named' 'not run: a b: c d' 0 "aside skip 'a b' 'c d'; check e true; await_asides; finish | grep '^not run'; exit 0"
 expect 'work aside that dies' 'forebay: 1 passed, 1 failed' 1 "check a true; aside kill_it; await_asides"
 expect 'work aside twice' 'forebay: 2 passed, 0 failed' 0 "aside check a true; await_asides; aside check b true; await_asides"
+printf '#!/bin/sh\necho "%s"\n' "$result" >"$scratch/deaths-0a1b"
+chmod +x "$scratch/deaths-0a1b"
+expect 'a test program' 'forebay: 3 passed, 0 failed, 1 skipped' 0 \
+    "TEST_LEFT_OUT='death eaths deaths-0' suite a $PWD/scripts/test-program.sh $scratch/deaths-0a1b"
+expect 'a test program that is left out' 'forebay: 0 passed, 1 failed' 1 \
+    "TEST_LEFT_OUT='model deaths' suite a $PWD/scripts/test-program.sh $scratch/deaths-0a1b"
 expect 'an empty script' 'forebay: 0 passed, 1 failed' 1 "run_script $scratch/empty.sh"
 
 printf 'counting: %d passed, %d failed\n' "$passed" "$failed"

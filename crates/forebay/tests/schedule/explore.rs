@@ -5,7 +5,7 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay::sim;
 use forebay_model::fresh_seed;
@@ -17,7 +17,8 @@ const SEED: u64 = 0x5eed;
 /// A schedule longer than this is taken for one that never ends.
 const STEPS_MAX: usize = 4_000_000;
 
-/// How much to explore: iterations for each of the four parts, and a bound on the time of all.
+/// How much to explore: iterations for each of the four parts, and a bound on the processor's time for all: beside other work as much is
+/// explored as alone.
 #[derive(Clone, Copy)]
 pub struct Budget {
     pub iterations: usize,
@@ -72,16 +73,28 @@ pub fn explore(name: &str, budget: Budget, scenario: fn()) {
     }
 }
 
-/// Schedules until a time has come. A scheduler that is dropped before its iterations are over prints the seed of the
+/// What this thread has taken of a processor so far. All of a scenario's threads are coroutines of this one.
+fn taken() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes a `timespec` of this frame's, which nobody else sees.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(result, 0, "a thread has a clock of its own");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Schedules until this thread has taken so much of a processor. A scheduler that is dropped before its iterations are over prints the seed of the
 /// last one as that of a failure; here it is one only if there has been a panic.
 struct Until<S> {
     scheduler: ManuallyDrop<S>,
-    end: Instant,
+    end: Duration,
 }
 
 impl<S: Scheduler> Scheduler for Until<S> {
     fn new_execution(&mut self) -> Option<Schedule> {
-        if Instant::now() > self.end {
+        if taken() > self.end {
             None
         } else {
             self.scheduler.new_execution()
@@ -122,7 +135,7 @@ fn run(scheduler: impl Scheduler + 'static, budget: Budget, scenario: fn()) -> u
     // A schedule is as long as a book; its seed is a line.
     config.failure_persistence = FailurePersistence::None;
     let _off = Off;
-    let end = Instant::now() + budget.time;
+    let end = taken() + budget.time;
     let scheduler = Until {
         scheduler: ManuallyDrop::new(scheduler),
         end,
