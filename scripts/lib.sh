@@ -10,6 +10,8 @@ set -u -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 # Output is read by this file as well as by people.
 export CARGO_TERM_COLOR=never
+# Most tests wait for most of their time: for intervals, deaths, disks. Two at once for each core leave less of it idle.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 passed=0
 failed=0
@@ -284,8 +286,9 @@ build_more() {
 # simulated ARGUMENTS...: deaths, whole sessions and schedules in simulated time. They compute, and touch no disk. Deaths come first: a case
 # that takes a minute by the clock counts as one that hangs.
 simulated() {
-    suite 'simulated' "${with_sim[@]}" --features sim "${computing[@]/#/--test=}" -- "$@"
-    suite 'schedules' "${with_sim[@]}" --features shuttle --test schedule -- "$@"
+    local each=(env "RUST_TEST_THREADS=$(nproc)" "${with_sim[@]}")
+    suite 'simulated' "${each[@]}" --features sim "${computing[@]/#/--test=}" -- "$@"
+    suite 'schedules' "${each[@]}" --features shuttle --test schedule -- "$@"
 }
 
 # rest_with_sim ARGUMENTS...: the engine's other tests with `sim`. No other crate uses that feature but the library, for programs on failing
