@@ -142,9 +142,8 @@ run_script() {
     printf '== %s: %d passed, %d failed (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
 }
 
-# aside COMMAND...: begins work in the time that the rest leaves idle: what computes, and, beside the scripts alone, what builds. What tests
-# wait for is less certain beside what writes much. What it says and counts comes with `await_asides`. It builds in folders of its own, or
-# whoever needs cargo's lock on a folder waits for work that gets no time; the tests that it runs are built before.
+# aside COMMAND...: begins work in the time that the rest leaves idle: what computes or builds. What it says and counts comes with
+# `await_asides`. It builds in folders that nobody else builds in, or whoever needs cargo's lock on one waits for work that gets no time.
 aside() {
     local own="$scratch/aside.${#asides[@]}"
     mkdir "$own"
@@ -269,11 +268,10 @@ suite_without() {
 
 with_sim=(cargo test --target-dir "$sim" --package forebay --no-fail-fast)
 
-# plain ARGUMENTS...: the tests of all crates in the plain build. Arguments go to the test programs, here and below.
-plain() {
+# build_plain: what the plain tests need.
+build_plain() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
     keep "$scratch/executables" programs forebay_pool forebay_fuse mount
-    suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
 }
 
 # build_more: what is run after the plain tests.
@@ -281,6 +279,11 @@ build_more() {
     build "${with_sim[@]}" --features shuttle --test schedule --no-run
     build "${with_sim[@]}" --features sim --no-run
     build scripts/install-test-tools.sh
+}
+
+# plain ARGUMENTS...: the tests of all crates in the plain build. Arguments go to the test programs, here and below.
+plain() {
+    suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
 }
 
 # simulated ARGUMENTS...: deaths, whole sessions and schedules in simulated time. They compute, and touch no disk. Deaths come first: a case

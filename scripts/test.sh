@@ -4,8 +4,10 @@
 . "$(dirname "$0")/lib.sh"
 # One after the other; but what only computes has the time that the rest leaves.
 quick_checks
+build_plain
+aside build_more
 plain
-build_more
+await_asides
 aside simulated
 rest_with_sim
 aside lints_apart
