@@ -28,7 +28,7 @@ pub struct Budget {
 impl Budget {
     pub const EVERYDAY: Budget = Budget {
         iterations: 2000,
-        time: Duration::from_millis(2400),
+        time: Duration::from_millis(1800),
     };
 
     /// For a while; `FOREBAY_EXPLORE_SECONDS` says how long.
