@@ -161,27 +161,21 @@ pub fn leave(
     follow_name(me, *id, device.as_ref());
     let is_leased = is_leased(core) || planted!(NoLease);
     if !is_leased || forget_nameless(core, me) {
-        let guard = shared.arena.superblock().guard.load(Ordering::Acquire);
-        let closed = match is_leased || guard != guard::HOLDS {
-            true => settle::close(core, me, Durability::Kernel, seen),
-            // Somebody has it open, who may have come from outside while there was no mark any more.
-            false => settle::close_to_kernel(core, me, seen),
-        };
-        shared.closed(*id, device);
-        shared.released(*id, handed);
-        table::forget_closed(shared, me, *id);
-        return closed;
+        return close_now(core, me, (handed, seen), is_leased);
     }
     let entry = core.entry();
     evict::give_stock_back(me, *id);
-    let leased = &shared.arena.superblock().leased;
-    table::close_and_note(shared, me, *id, device.is_writable(), || {
+    // One step: it may owe nothing any more, and an entry that nobody has open and that owes nothing is dropped.
+    let is_left = table::under_lock(me, || {
+        table::close(shared, *id, device.is_writable());
         entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
-        // Counted first: who looks whether there is any must not miss one.
-        leased.fetch_add(1, Ordering::AcqRel);
-        entry.flags.fetch_or(CLOSING | LEASED, Ordering::AcqRel);
-        entry.assert_entry();
+        mark_left(core, CLOSING | LEASED);
     });
+    if !is_left {
+        device.give_lease_up();
+        return close_now(core, me, (handed, seen), true);
+    }
+    entry.assert_entry();
     if shared.say_left(*id, prepared.epoch) {
         shared.wake_keeper();
         me.count(Counter::ClosedBehind as usize, 1);
@@ -206,6 +200,36 @@ pub fn leave(
     }
 }
 
+/// Marks a file as the keeper's to write. Under the table's lock.
+fn mark_left(core: &Core, marks: u32) {
+    let leased = &core.shared.arena.superblock().leased;
+    // Counted first: who looks whether there is any must not miss one.
+    leased.fetch_add(1, Ordering::AcqRel);
+    if core.entry().flags.fetch_or(marks, Ordering::AcqRel) & LEASED != 0 {
+        one_fewer(leased);
+    }
+}
+
+/// Closes a file that is not left to the keeper: with what it owes written into the kernel's cache.
+fn close_now(
+    core: &Core,
+    me: Me<'_>,
+    (handed, seen): (&AtomicU32, &AtomicU32),
+    is_leased: bool,
+) -> Result<()> {
+    let Core { shared, id, device } = core;
+    let guard = shared.arena.superblock().guard.load(Ordering::Acquire);
+    let closed = match is_leased || guard != guard::HOLDS {
+        true => settle::close(core, me, Durability::Kernel, seen),
+        // Somebody has it open, who may have come from outside while there was no mark any more.
+        false => settle::close_to_kernel(core, me, seen),
+    };
+    shared.closed(*id, device);
+    shared.released(*id, handed);
+    table::forget_closed(shared, me, *id);
+    closed
+}
+
 fn is_leased(core: &Core) -> bool {
     for round in 0..LEASE_TRIES {
         match core.device.lease() {
@@ -221,19 +245,24 @@ fn is_leased(core: &Core) -> bool {
 
 /// The last reader of a file that it has taken back closes it: the keeper writes it as soon as if it still had its lease. The guard's mark holds
 /// outsiders up in the lease's place, and the time is still the one of the writer's close.
-pub fn leave_again(core: &Core) {
+pub fn leave_again(core: &Core, me: Me<'_>) {
     let Core { shared, id, .. } = core;
     let (entry, superblock) = (core.entry(), shared.arena.superblock());
-    let is_left = entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING
-        && entry.owed_pages.load(Ordering::Acquire) != 0
-        && superblock.guard.load(Ordering::Acquire) == guard::HOLDS
-        && has_keeper(&shared.arena)
-        && !shared.is_open(*id);
-    if is_left {
-        superblock.leased.fetch_add(1, Ordering::AcqRel);
-        if entry.flags.fetch_or(LEASED, Ordering::AcqRel) & LEASED != 0 {
-            one_fewer(&superblock.leased);
+    let is_left = || {
+        entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING
+            && entry.owed_pages.load(Ordering::Acquire) != 0
+            && superblock.guard.load(Ordering::Acquire) == guard::HOLDS
+            && has_keeper(&shared.arena)
+            && !shared.is_open(*id)
+    };
+    // Looked at again under the lock: the keeper may write the last of it meanwhile, and the entry be dropped. Without the lock it is written as
+    // any file that owes bytes and that nobody has open.
+    let again = || {
+        if is_left() {
+            mark_left(core, LEASED);
         }
+    };
+    if is_left() && table::under_lock(me, again) {
         entry.assert_entry();
         superblock.wake_keeper();
     }

@@ -321,7 +321,7 @@ impl Inode {
         }
         if table::close(shared, *id, false) {
             evict::give_stock_back(me, *id);
-            closing::leave_again(&self.core);
+            closing::leave_again(&self.core, me);
         }
         shared.released_reader(*id, &self.handed);
         Ok(())

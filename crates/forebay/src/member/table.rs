@@ -6,6 +6,7 @@
 
 mod counts;
 mod dropped;
+mod lock;
 mod search;
 mod space;
 mod witness;
@@ -17,9 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
-pub use self::counts::{close, close_and_note, recount};
+pub use self::counts::{close, recount, under_lock};
 use self::dropped::reclaim;
 pub use self::dropped::{forget_closed, forget_removed};
+use self::lock::{await_lock, await_lock_for, is_in_vain, lock, unlock};
 use self::search::place_of;
 pub use self::search::{end, find, has_ended, is_any};
 use self::space::{may_have_holes, note_clones};
@@ -166,43 +168,6 @@ pub fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
 pub fn leads_to(path: &[u8], inode: (u64, u64)) -> bool {
     let found = std::fs::metadata(OsStr::from_bytes(path));
     found.is_ok_and(|found| (found.dev(), found.ino()) == inode)
-}
-
-fn lock(me: Me<'_>) -> bool {
-    let word = &me.arena.superblock().table_lock;
-    match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => true,
-        Err(holder) => {
-            if threads::is_gone(me.arena, ThreadId(holder)) {
-                // What it was entering is dropped by the repair that its death calls for, which opens the lock.
-                me.arena.rescue(me);
-            }
-            false
-        }
-    }
-}
-
-/// `false`: whoever has it does not go on.
-fn await_lock(me: Me<'_>) -> bool {
-    let (mut round, mut waiting) = (0, Waiting::begin());
-    while !lock(me) {
-        if is_in_vain(me, &mut waiting) {
-            return false;
-        }
-        round += 1;
-        me.wait(round);
-    }
-    true
-}
-
-/// Whether whoever has the table's lock does not go on.
-fn is_in_vain(me: Me<'_>, waiting: &mut Waiting) -> bool {
-    let holder = me.arena.superblock().table_lock.load(Ordering::Acquire);
-    waiting.is_in_vain(me.arena, ThreadId(holder))
-}
-
-fn unlock(me: Me<'_>) {
-    me.arena.superblock().table_lock.store(0, Ordering::Release);
 }
 
 /// What a look through the table has come to.

@@ -134,14 +134,21 @@ pub(super) fn does_not_run(slot: &ThreadSlot) -> bool {
 pub struct Waiting {
     begun: Instant,
     round: u32,
+    patience: Duration,
 }
 
 impl Waiting {
     /// It begins.
     pub fn begin() -> Self {
+        Waiting::at_most(HOLDER_PATIENCE)
+    }
+
+    /// It begins, and is in vain after so long in any case.
+    pub fn at_most(patience: Duration) -> Self {
         Waiting {
             begun: Instant::now(),
             round: 0,
+            patience,
         }
     }
 
@@ -152,11 +159,14 @@ impl Waiting {
         if !self.round.is_multiple_of(ASK_ROUNDS) || exploring() {
             return false;
         }
+        if self.begun.elapsed() > self.patience {
+            return true;
+        }
         if holder.0 != 0 && is_gone(arena, holder) {
             // A stopped thread puts the repair off.
             return somebody_does_not_run(arena);
         }
-        self.begun.elapsed() > HOLDER_PATIENCE || arena.thread(holder).is_some_and(does_not_run)
+        arena.thread(holder).is_some_and(does_not_run)
     }
 }
 
