@@ -51,7 +51,7 @@ pub fn close(shared: &Shared, id: FileId, writes: bool) -> bool {
 }
 
 /// Carries out what must not come between others' looks at an entry and their dropping it: nobody drops one meanwhile. `false`: the table's lock is
-/// not to be had, and nothing was done. A close is not held up for longer than [`PATIENCE`]: it may have a lease of the kernel's, which the kernel
+/// not to be had, and nothing was done. A close is not held up for longer than a second: it may have a lease of the kernel's, which the kernel
 /// gives to others after 45 s.
 pub fn under_lock(me: Me<'_>, act: impl FnOnce()) -> bool {
     let is_locked = await_lock_for(me, Waiting::at_most(PATIENCE));
