@@ -10,8 +10,6 @@ set -u -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 # Output is read by this file as well as by people.
 export CARGO_TERM_COLOR=never
-# Most tests wait for most of their time: for intervals, deaths, disks. Two at once for each core leave less of it idle.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 passed=0
 failed=0
@@ -142,8 +140,9 @@ run_script() {
     printf '== %s: %d passed, %d failed (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
 }
 
-# aside COMMAND...: begins work in the time that the rest leaves idle: what computes or builds. What it says and counts comes with
-# `await_asides`. It builds in folders that nobody else builds in, or whoever needs cargo's lock on one waits for work that gets no time.
+# aside COMMAND...: begins work in the time that the rest leaves idle: what computes, and, beside the scripts alone, what builds. What tests
+# wait for is less certain beside what writes much. What it says and counts comes with `await_asides`. It builds in folders of its own, or
+# whoever needs cargo's lock on a folder waits for work that gets no time; the tests that it runs are built before.
 aside() {
     local own="$scratch/aside.${#asides[@]}"
     mkdir "$own"
@@ -268,10 +267,11 @@ suite_without() {
 
 with_sim=(cargo test --target-dir "$sim" --package forebay --no-fail-fast)
 
-# build_plain: what the plain tests need.
-build_plain() {
+# plain ARGUMENTS...: the tests of all crates in the plain build. Arguments go to the test programs, here and below.
+plain() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
     keep "$scratch/executables" programs forebay_pool forebay_fuse mount
+    suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
 }
 
 # build_more: what is run after the plain tests.
@@ -281,17 +281,11 @@ build_more() {
     build scripts/install-test-tools.sh
 }
 
-# plain ARGUMENTS...: the tests of all crates in the plain build. Arguments go to the test programs, here and below.
-plain() {
-    suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-}
-
 # simulated ARGUMENTS...: deaths, whole sessions and schedules in simulated time. They compute, and touch no disk. Deaths come first: a case
 # that takes a minute by the clock counts as one that hangs.
 simulated() {
-    local each=(env "RUST_TEST_THREADS=$(nproc)" "${with_sim[@]}")
-    suite 'simulated' "${each[@]}" --features sim "${computing[@]/#/--test=}" -- "$@"
-    suite 'schedules' "${each[@]}" --features shuttle --test schedule -- "$@"
+    suite 'simulated' "${with_sim[@]}" --features sim "${computing[@]/#/--test=}" -- "$@"
+    suite 'schedules' "${with_sim[@]}" --features shuttle --test schedule -- "$@"
 }
 
 # rest_with_sim ARGUMENTS...: the engine's other tests with `sim`. No other crate uses that feature but the library, for programs on failing

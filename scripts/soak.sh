@@ -5,7 +5,6 @@ export FOREBAY_TEST_LIMIT=${FOREBAY_TEST_LIMIT:-43200}
 . "$(dirname "$0")/lib.sh"
 export PROPTEST_CASES=${SOAK_CASES:-20000}
 printf 'soak: %s cases for each property\n' "$PROPTEST_CASES"
-build_plain
 plain --include-ignored
 build_more
 simulated --include-ignored

@@ -4,10 +4,8 @@
 . "$(dirname "$0")/lib.sh"
 # One after the other; but what only computes has the time that the rest leaves.
 quick_checks
-build_plain
-aside build_more
 plain
-await_asides
+build_more
 aside simulated
 rest_with_sim
 aside lints_apart
