@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
-pub use self::counts::{close, recount, under_lock};
+pub use self::counts::{close, recount};
 use self::dropped::reclaim;
 pub use self::dropped::{forget_closed, forget_removed};
-use self::lock::{await_lock, await_lock_for, is_in_vain, lock, unlock};
+pub use self::lock::under_lock;
+use self::lock::{await_lock, is_in_vain, lock, unlock};
 use self::search::place_of;
 pub use self::search::{end, find, has_ended, is_any};
 use self::space::{may_have_holes, note_clones};

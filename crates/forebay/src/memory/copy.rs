@@ -7,7 +7,7 @@
 
 #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
 mod guarded;
-#[cfg(all(test, not(feature = "sim"), not(miri)))]
+#[cfg(all(test, target_arch = "x86_64", not(feature = "sim"), not(miri)))]
 mod tests;
 
 /// Copies `len` bytes between arena memory and other memory of ours, in either direction.

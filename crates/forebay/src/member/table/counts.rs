@@ -1,16 +1,11 @@
 //! How many descriptions an entry counts, of those that the kernel's locks tell of (`member::opens`).
 
-use std::time::Duration;
-
-use super::{await_lock_for, lock, unlock};
+use super::{lock, unlock};
 use crate::ids::FileId;
 use crate::member::shared::Shared;
 use crate::memory::files::{CLOSING, FileEntry, TOLD, VANISHED};
-use crate::memory::threads::{Me, Waiting};
+use crate::memory::threads::Me;
 use crate::sync::Ordering;
-
-/// How long a close waits for the table's lock.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One description, as the entry's word counts it.
 fn one(writes: bool) -> u64 {
@@ -48,18 +43,6 @@ pub fn close(shared: &Shared, id: FileId, writes: bool) -> bool {
     take(shared.arena.file_unchecked(id), writes);
     shared.take_open(id, writes);
     !shared.is_open(id)
-}
-
-/// Carries out what must not come between others' looks at an entry and their dropping it: nobody drops one meanwhile. `false`: the table's lock is
-/// not to be had, and nothing was done. A close is not held up for longer than a second: it may have a lease of the kernel's, which the kernel
-/// gives to others after 45 s.
-pub fn under_lock(me: Me<'_>, act: impl FnOnce()) -> bool {
-    let is_locked = await_lock_for(me, Waiting::at_most(PATIENCE));
-    if is_locked {
-        act();
-        unlock(me);
-    }
-    is_locked
 }
 
 /// A word that has been written over says nothing, but neither half of it wraps.

@@ -1,8 +1,13 @@
 //! The table's lock: to add and to remove entries, and to mark one that nobody is to drop meanwhile.
 
+use std::time::Duration;
+
 use crate::ids::ThreadId;
 use crate::memory::threads::{self, Me, Waiting};
 use crate::sync::Ordering;
+
+/// How long a close waits for the lock.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether the lock is this thread's now.
 pub(super) fn lock(me: Me<'_>) -> bool {
@@ -24,7 +29,7 @@ pub(super) fn await_lock(me: Me<'_>) -> bool {
     await_lock_for(me, Waiting::begin())
 }
 
-pub(super) fn await_lock_for(me: Me<'_>, mut waiting: Waiting) -> bool {
+fn await_lock_for(me: Me<'_>, mut waiting: Waiting) -> bool {
     let mut round = 0;
     while !lock(me) {
         if is_in_vain(me, &mut waiting) {
@@ -44,4 +49,16 @@ pub(super) fn is_in_vain(me: Me<'_>, waiting: &mut Waiting) -> bool {
 
 pub(super) fn unlock(me: Me<'_>) {
     me.arena.superblock().table_lock.store(0, Ordering::Release);
+}
+
+/// Carries out what must not come between others' looks at an entry and their dropping it: nobody drops one meanwhile. `false`: the table's lock is
+/// not to be had, and nothing was done. A close is not held up for longer than a second: it may have a lease of the kernel's, which the kernel
+/// gives to others after 45 s.
+pub fn under_lock(me: Me<'_>, act: impl FnOnce()) -> bool {
+    let is_locked = await_lock_for(me, Waiting::at_most(PATIENCE));
+    if is_locked {
+        act();
+        unlock(me);
+    }
+    is_locked
 }
