@@ -326,10 +326,23 @@ pub fn finish_orphan(core: &Core, me: Me<'_>) {
     }
 }
 
-/// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open to write again.
+/// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open to write again. Where a
+/// program of the session has it open and the guard holds somebody up, the guard's worker does it before it lets that one in.
 pub fn restore_time(core: &Core, me: Me<'_>) {
     let is_held = core.shared.is_alone(core.id);
+    if !is_held && is_left_to_worker(core) {
+        return;
+    }
     give_time_back(&core.shared, me, core.id, &core.device, is_held);
+}
+
+fn is_left_to_worker(core: &Core) -> bool {
+    let Core { shared, id, .. } = core;
+    let entry = core.entry();
+    let is_readers = entry.kernel_reason.load(Ordering::Acquire) == 0
+        && entry.writers() == 0
+        && shared.is_open(*id);
+    is_readers && shared.holds_up(*id)
 }
 
 /// A file that a close has left to this keeper, and that a reader has taken back, may owe nothing any more: it gets the time of its close. Only while

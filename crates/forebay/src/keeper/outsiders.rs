@@ -204,6 +204,10 @@ impl Guarding for Guard {
     fn is_not_alone(&self, inode: (u64, u64)) {
         Guard::is_not_alone(self, inode);
     }
+
+    fn holds_up(&self, inode: (u64, u64)) -> bool {
+        Guard::holds_up(self, inode)
+    }
 }
 
 impl Guard {

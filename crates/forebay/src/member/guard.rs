@@ -26,4 +26,6 @@ pub trait Guarding: Any + Send + Sync {
     fn is_alone(&self, inode: (u64, u64)) -> bool;
     /// That is not known any more.
     fn is_not_alone(&self, inode: (u64, u64));
+    /// Whether somebody from outside is on its way in, and is held up until the file is as it shall be.
+    fn holds_up(&self, inode: (u64, u64)) -> bool;
 }

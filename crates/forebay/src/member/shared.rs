@@ -311,6 +311,12 @@ impl Shared {
         self.keeps.load(Relaxed) && self.guard().is_some_and(|guard| guard.is_alone(inode))
     }
 
+    /// Whether this keeper's guard holds somebody up who opens the file.
+    pub fn holds_up(&self, file: FileId) -> bool {
+        let inode = self.arena.file_unchecked(file).numbers();
+        self.keeps.load(Relaxed) && self.guard().is_some_and(|guard| guard.holds_up(inode))
+    }
+
     /// Changes a device file, noting for recovery that the change is ours. While it lasts the thread's slot says so: should
     /// it die, even between operations, a repair looks at the file.
     pub fn change<T>(

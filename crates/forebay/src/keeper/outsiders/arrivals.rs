@@ -61,7 +61,6 @@ impl Told {
 impl Guard {
     /// Somebody from outside comes to a file, or may do so unseen.
     pub fn note_arrival(&self, superblock: &Superblock, inode: (u64, u64)) {
-        self.is_not_alone(inode);
         let hash = reached::hash(inode.0, inode.1);
         reached::begin(superblock, hash);
         match locked(&self.arrived).entry(inode) {
@@ -74,6 +73,18 @@ impl Guard {
                 reached::end(superblock, hash);
             }
         }
+        // Last: whoever finds the file not alone finds out why ([`Guard::holds_up`]).
+        self.is_not_alone(inode);
+    }
+
+    /// Whether somebody from outside has come to a file and is not in yet, as far as is known: the worker gives the file to the kernel first. One
+    /// who has been let in may count for a while.
+    pub fn holds_up(&self, inode: (u64, u64)) -> bool {
+        let has_come = || {
+            locked(&self.arrived).contains_key(&inode)
+                || locked(&self.waiting).iter().any(|who| who.inode == inode)
+        };
+        self.holds() && has_come() && !locked(&self.early).contains(&inode)
     }
 
     /// Those who came so long ago have come in.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::{Guard, OPENED, SETTLE, Waiting, arrivals, guard_of, locked, mend};
 use crate::config::{Coherence, Config};
@@ -21,12 +21,12 @@ use crate::member::again;
 use crate::member::reached;
 use crate::member::shared::Shared;
 use crate::member::{given, table};
-use crate::memory::files::EXCEEDING;
+use crate::memory::files::{CLOSING, EXCEEDING};
 use crate::memory::threads;
 use crate::session::Session;
 use crate::session::adopt::Unmanaged;
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
-use crate::sync::Ordering::{AcqRel, Acquire};
+use crate::sync::Ordering::{AcqRel, Acquire, Release};
 use crate::sys::fanotify::{self, Group};
 use crate::sys::inotify::Watcher;
 use crate::sys::stat;
@@ -52,11 +52,18 @@ fn gate() -> Option<Group> {
         .ok()
 }
 
+/// A disk whose files have numbers that nothing has which other programs have mapped: files of a tmpfs have small ones.
+fn disk() -> SimDisk {
+    SimDisk::new(SimOptions {
+        first_inode: 1 << 40,
+        ..SimOptions::default()
+    })
+}
+
 /// A session that makes outsiders wait, and a disk.
 fn strict(name: &str) -> Option<(Session, SimDisk)> {
     gate()?;
-    let disk = SimDisk::new(SimOptions::default());
-    Some((session(name, Coherence::Strict), disk))
+    Some((session(name, Coherence::Strict), disk()))
 }
 
 /// A guard that sees to nobody by itself.
@@ -344,7 +351,7 @@ fn who_appends_where_nobody_waits_is_not_cut_off() {
     let shared = session.shared();
     let me = shared.me().expect("a thread");
     let guard = guard_at_work(&session);
-    let disk = SimDisk::new(SimOptions::default());
+    let disk = disk();
     let trims = Arc::new(Trims::default());
     let (file, id, _) = watched_file(&session, &disk, Arc::clone(&trims));
     file.write_at(&[1; 100_000], 0).expect("written");
@@ -521,6 +528,46 @@ fn who_is_alone_is_so_while_the_file_is_open() {
     shared.drop_device(id);
     assert!(!guard.is_alone(inode));
     drop(path);
+}
+
+/// A closed file that a reader has open owes nothing any more, and somebody from outside waits for it: the keeper's round must leave the time of the
+/// close to the worker, which gives it before it lets that one in.
+#[test]
+fn the_time_of_a_close_is_not_lost_between_the_keeper_and_the_worker() {
+    const CLOSED_NS: u64 = 1_600_000_000_000_000_000;
+    let Some((session, _)) = strict("time") else {
+        return;
+    };
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    let Some((plain, id, device)) = kept_file(&session) else {
+        return;
+    };
+    let path = plain.into_temp_path();
+    // With a description of its own, that cannot write.
+    let joined = Session::join(shared.config.clone()).expect("a session");
+    let opened = Plain::open(&path).expect("opened");
+    let reader = joined.adopt(opened.as_fd(), false, |fd| fd);
+    let reader = reader.expect("managed");
+    let (entry, me) = (
+        shared.arena.file_unchecked(id),
+        shared.me().expect("a thread"),
+    );
+    entry.closed_ns.store(CLOSED_NS, Release);
+    entry.flags.fetch_or(CLOSING, AcqRel);
+    guard.note_arrival(shared.arena.superblock(), entry.numbers());
+    assert!(shared.is_open(id) && entry.writers() == 0);
+    unfinished::finish_if_unused(shared, me, id, device);
+    assert!(
+        entry.flags.load(Acquire) & CLOSING != 0,
+        "{}",
+        entry.describe()
+    );
+    outsider(&path, "cat \"$1\" > /dev/null");
+    let seen = std::fs::metadata(&path).expect("a file").modified();
+    let seen = seen.expect("a time").duration_since(UNIX_EPOCH);
+    assert_eq!(seen.expect("a time").as_nanos(), u128::from(CLOSED_NS));
+    assert_eq!(entry.flags.load(Acquire) & CLOSING, 0);
+    drop((reader, opened));
 }
 
 /// A file that was left to the keeper once more has a mark in a lease's place.

@@ -22,6 +22,9 @@ pub struct SimOptions {
     pub can_reserve: bool,
     /// Device number.
     pub device: u64,
+    /// The first file's inode number; the next ones follow. Where processes of the machine are looked at, one that no other file has: what they have
+    /// mapped is named by inode numbers.
+    pub first_inode: u64,
 }
 
 impl Default for SimOptions {
@@ -33,6 +36,7 @@ impl Default for SimOptions {
             stable_writes: false,
             can_reserve: true,
             device: 1,
+            first_inode: 1,
         }
     }
 }
@@ -110,10 +114,10 @@ impl SimDisk {
         }
     }
 
-    /// A new, empty file with the next inode number, counting from 1.
+    /// A new, empty file with the next inode number.
     pub fn create(&self) -> Arc<SimFile> {
         let mut files = self.files();
-        let inode = files.len() as u64 + 1;
+        let inode = self.shared.options.first_inode + files.len() as u64;
         let file = Arc::new(SimFile::new(Arc::clone(&self.shared), inode));
         files.push(Arc::clone(&file));
         file
@@ -126,9 +130,12 @@ impl SimDisk {
 
     /// The same, of a file that may have no name: for who has it open.
     pub fn find(&self, inode: u64) -> Option<Arc<SimFile>> {
-        self.files()
-            .get(usize::try_from(inode).ok()?.checked_sub(1)?)
-            .cloned()
+        self.files().get(self.place_of(inode)?).cloned()
+    }
+
+    fn place_of(&self, inode: u64) -> Option<usize> {
+        let place = inode.checked_sub(self.shared.options.first_inode)?;
+        usize::try_from(place).ok()
     }
 
     /// The file loses its name.
@@ -142,7 +149,7 @@ impl SimDisk {
     /// it open.
     pub fn create_again(&self, inode: u64, users: usize) -> Option<Arc<SimFile>> {
         let mut files = self.files();
-        let place = &mut files[usize::try_from(inode).ok()?.checked_sub(1)?];
+        let place = &mut files[self.place_of(inode)?];
         // One of those who have it is the disk.
         if place.has_name() || Arc::strong_count(place) > users + 1 {
             return None;
