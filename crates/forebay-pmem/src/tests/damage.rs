@@ -10,6 +10,7 @@ use crate::layout::inode::INODE_BYTES;
 use crate::layout::superblock::Superblock;
 use crate::layout::{self, BLOCK, Geometry, PAYLOAD};
 use crate::medium::Durability;
+use crate::medium::machine::crc32c;
 use crate::types::{CreateOptions, ROOT};
 
 /// A store with a bit of everything, closed; or crashed, with records in its log.
@@ -267,12 +268,16 @@ fn inconsistencies_with_right_checksums_are_found() {
 
 /// The first pointer of an inode.
 fn pointer(inode: u64) -> u64 {
-    let (store, _) = scene();
-    let (_, geometry) = geometry(&store);
+    field(&scene().0, inode, 176)
+}
+
+/// A number of an inode.
+fn field(bytes: &[u8], inode: u64, field: usize) -> u64 {
+    let (_, geometry) = geometry(bytes);
     let block = geometry.table as usize + inode as usize / 15;
     layout::get64(
-        &store,
-        block * BLOCK + inode as usize % 15 * INODE_BYTES + 176,
+        bytes,
+        block * BLOCK + inode as usize % 15 * INODE_BYTES + field,
     )
 }
 
@@ -300,27 +305,85 @@ fn bits_that_are_wrong_are_found() {
     }
 }
 
-/// Each byte of a directory's bucket and of a node, changed with the checksum made right: most must be found,
-/// and none crashes anything.
+/// Where a check finds nothing wrong when a byte of a block is another one, with the checksum made right. Nothing crashes, whatever it finds.
+fn unseen(whole: &[u8], block: u64, places: std::ops::Range<usize>) -> Vec<usize> {
+    let (superblock, _) = geometry(whole);
+    let is_missed = |at: &usize| {
+        let mut bytes = whole.to_vec();
+        bytes[block as usize * BLOCK + at] ^= 0x41;
+        reseal(&superblock, &mut bytes, block as usize);
+        let medium = Simulated::new(bytes, Durability::Dax);
+        let is_missed = faults(&medium).is_empty();
+        use_it(&medium);
+        is_missed
+    };
+    places.filter(is_missed).collect()
+}
+
 #[test]
 fn buckets_with_right_checksums_and_wrong_bytes_are_found() {
     let (whole, [directory, ..]) = scene();
-    let (superblock, _) = geometry(&whole);
-    let bucket = pointer(directory) as usize;
-    let used = layout::get32(&whole[bucket * BLOCK..], 4) as usize;
-    let mut missed = Vec::new();
-    for at in 0..used {
-        let mut bytes = whole.clone();
-        bytes[bucket * BLOCK + at] ^= 0x41;
-        reseal(&superblock, &mut bytes, bucket);
-        let medium = Simulated::new(bytes, Durability::Dax);
-        if faults(&medium).is_empty() {
-            missed.push(at);
-        }
-        use_it(&medium);
-    }
+    let bucket = pointer(directory);
+    let used = layout::get32(&whole[bucket as usize * BLOCK..], 4) as usize;
+    let missed = unseen(&whole, bucket, 0..used);
     // Bytes that mean nothing: the gaps after types and names, and those of a key that tell equal hashes apart.
     let meaningless =
         |at: usize| at >= 16 && ((at - 16) % 32 >= 20 || (at - 16).is_multiple_of(32));
     assert!(missed.iter().all(|at| meaningless(*at)), "{missed:?}");
+}
+
+/// A node of a file's map: each byte of a pointer is one that the check reads, those to nothing behind the file's end too.
+#[test]
+fn nodes_with_right_checksums_and_wrong_bytes_are_found() {
+    let (whole, [_, _, two]) = scene();
+    let node = pointer(two);
+    assert!(is_metadata_of(&whole, node, 0x101));
+    // The file has 20 pages.
+    let missed = unseen(&whole, node, 0..22 * 8);
+    assert_eq!(missed, [0; 0]);
+    let missed = unseen(&whole, node, PAYLOAD - 16..PAYLOAD);
+    assert_eq!(missed, [0; 0]);
+}
+
+/// Attributes: lengths are found to be wrong; names and values say nothing of themselves.
+#[test]
+fn attributes_with_right_checksums_and_wrong_lengths_are_found() {
+    let (whole, [_, _, two]) = scene();
+    let block = field(&whole, two, 56);
+    assert!(is_metadata_of(&whole, block, 4));
+    let used = usize::from(layout::get16(&whole[block as usize * BLOCK..], 0));
+    let missed = unseen(&whole, block, 0..used);
+    assert_eq!(used, 8 + 4 + "user.x".len() + "y".len());
+    assert_eq!(missed, [2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 16, 17, 18]);
+}
+
+/// Whether a metadata block of this kind lies here.
+fn is_metadata_of(bytes: &[u8], block: u64, kind: u32) -> bool {
+    layout::get32(&bytes[block as usize * BLOCK..], PAYLOAD + 8) == kind
+}
+
+/// The superblock with wrong numbers, and a checksum made right: in one copy, and in both, so that only the rest of the store tells.
+#[test]
+fn superblocks_with_right_checksums_and_wrong_numbers_are_found() {
+    let (whole, _) = scene();
+    // All that is decoded but the mark: version, layout, identity, blocks, blocks of the log, inodes.
+    let fields = (8..12).chain(16..56);
+    let mut missed = Vec::new();
+    for at in fields {
+        for copies in [&[0][..], &[1], &[0, 1]] {
+            let mut bytes = whole.clone();
+            for copy in copies {
+                let block = &mut bytes[copy * BLOCK..(copy + 1) * BLOCK];
+                block[at] ^= 0x41;
+                let sum = crc32c(0, &block[..128]);
+                layout::put32(block.first_chunk_mut::<BLOCK>().expect("a block"), 128, sum);
+            }
+            let medium = Simulated::new(bytes, Durability::Dax);
+            if faults(&medium).is_empty() {
+                missed.push((at, copies.len()));
+            }
+            use_it(&medium);
+        }
+    }
+    assert_eq!(missed, [(0, 0); 0]);
 }
