@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::model::{Model, NAMES, Op, Tree};
+use super::model::{MAKER, Model, NAMES, Op, Tree};
 use super::sim::{Random, Simulated};
 use crate::check::check_medium;
 use crate::errno::{Errno, OpenError, Result};
@@ -15,8 +15,8 @@ use crate::types::{Changes, CreateOptions, Creator, OnExisting, OpenOptions, ROO
 /// The maker of everything.
 pub fn by(mode: u32) -> Creator {
     Creator {
-        uid: 1000,
-        gid: 100,
+        uid: MAKER.0,
+        gid: MAKER.1,
         mode,
     }
 }
@@ -88,6 +88,7 @@ pub fn tree(store: &Store) -> Result<Tree> {
                 true
             })?,
             libc::S_IFLNK => bytes = store.readlink(number)?,
+            libc::S_IFIFO | libc::S_IFCHR => {}
             _ => {
                 bytes = vec![0x77; is.size as usize];
                 assert_eq!(store.read(number, 0, &mut bytes)?, bytes.len());
@@ -98,7 +99,14 @@ pub fn tree(store: &Store) -> Result<Tree> {
             let value = store.getxattr(number, &name)?;
             attributes.insert(String::from_utf8_lossy(&name).to_string(), value);
         }
-        tree.insert(path, (is.mode, is.links, bytes, attributes));
+        // The root's owner is whoever has made the store.
+        let owner = if number == ROOT {
+            MAKER
+        } else {
+            (is.uid, is.gid)
+        };
+        let node = (is.mode, is.links, bytes, attributes, owner, is.device);
+        tree.insert(path, node);
     }
     Ok(tree)
 }
@@ -214,6 +222,19 @@ impl<M: Medium + 'static> Pair<M> {
                     .symlink(directory(dir), name(n), &target, by(0))
                     .map(|is| Some(is.inode))
             }
+            Op::Mknod {
+                dir,
+                name: n,
+                device,
+            } => store
+                .mknod(
+                    directory(dir),
+                    name(n),
+                    by(kind_of(*device) | 0o600),
+                    (*device).into(),
+                )
+                .map(|is| Some(is.inode)),
+            Op::Nameless { dir, .. } => nameless(store, directory(dir), op),
             Op::Link {
                 file: f,
                 dir,
@@ -296,6 +317,14 @@ impl<M: Medium + 'static> Pair<M> {
                 store.removexattr(file(f)?, name(n)).map(|()| None)
             }
             Op::Chmod { file: f, mode } => chmod(store, file(f)?, *mode),
+            Op::Chown { file: f, uid, gid } => {
+                let changes = Changes {
+                    uid: Some((*uid).into()),
+                    gid: Some((*gid).into()),
+                    ..Changes::default()
+                };
+                store.setattr(file(f)?, &changes).map(|_| None)
+            }
             other => return self.written(other),
         };
         Some(done)
@@ -378,6 +407,41 @@ impl<M: Medium + 'static> Pair<M> {
         }
         Ok(())
     }
+}
+
+/// What [`Op::Mknod`] makes.
+fn kind_of(device: u16) -> u32 {
+    if device == 0 {
+        libc::S_IFIFO
+    } else {
+        libc::S_IFCHR
+    }
+}
+
+fn nameless(store: &Store, dir: u64, op: &Op) -> Result<Option<u64>> {
+    let Op::Nameless {
+        name: n,
+        length,
+        fill,
+        is_named,
+        ..
+    } = op
+    else {
+        return Ok(None);
+    };
+    let made = store.tmpfile(dir, by(0o640))?.inode;
+    let bytes = content(*fill, usize::from(*length));
+    let done = store.write(made, 0, &bytes).and_then(|written| {
+        if written < bytes.len() {
+            return Err(Errno::ENOSPC);
+        }
+        if *is_named {
+            store.link(made, dir, name(*n).as_bytes())?;
+        }
+        Ok(is_named.then_some(made))
+    });
+    store.release(made, 1);
+    done
 }
 
 fn chmod(store: &Store, inode: u64, mode: u16) -> Result<Option<u64>> {
@@ -487,6 +551,30 @@ fn expect(model: &mut Model, op: &Op, written: Option<usize>) -> Option<Expected
         Op::Link { file, dir, name: n } => {
             model.link(model.file(*file)?, model.directory(*dir), name(*n))
         }
+        Op::Mknod {
+            dir,
+            name: n,
+            device,
+        } => {
+            let made = model.make(model.directory(*dir), name(*n), kind_of(*device), 0o600);
+            if let Ok(Some(made)) = made {
+                model.nodes.get_mut(&made)?.device = (*device).into();
+            }
+            made
+        }
+        Op::Nameless {
+            dir,
+            name: n,
+            length,
+            fill,
+            is_named: true,
+        } => {
+            let made = model.make(model.directory(*dir), name(*n), libc::S_IFREG, 0o640);
+            if let Ok(Some(made)) = made {
+                model.write(made, 0, &content(*fill, usize::from(*length)));
+            }
+            made
+        }
         Op::Unlink { dir, name: n } => model.remove(model.directory(*dir), name(*n), false),
         Op::Rmdir { dir, name: n } => model.remove(model.directory(*dir), name(*n), true),
         Op::Rename {
@@ -564,6 +652,10 @@ fn expect_of_file(model: &mut Model, op: &Op, written: Option<usize>) -> Option<
             let file = model.file(*file)?;
             model.nodes.get_mut(&file)?.mode = u32::from(*mode) & 0o7777;
         }
+        Op::Chown { file, uid, gid } => {
+            let file = model.file(*file)?;
+            model.nodes.get_mut(&file)?.owner = ((*uid).into(), (*gid).into());
+        }
         _ => {}
     }
     Some(Ok(None))
@@ -575,6 +667,30 @@ pub fn operations(seed: u64, count: usize, bytes_max: u32) -> Vec<Op> {
     (0..count)
         .map(|_| operation(&mut random, bytes_max))
         .collect()
+}
+
+/// What programs do less often.
+fn rare((dir, name, file, fill): (u8, u8, u8, u8), length: u16) -> Op {
+    match fill % 8 {
+        0 => Op::Create { dir, name },
+        1 => Op::Mknod {
+            dir,
+            name,
+            device: u16::from(file % 3),
+        },
+        2 | 3 => Op::Chown {
+            file,
+            uid: length,
+            gid: fill.into(),
+        },
+        _ => Op::Nameless {
+            dir,
+            name,
+            length,
+            fill,
+            is_named: fill.is_multiple_of(2),
+        },
+    }
 }
 
 fn operation(random: &mut Random, bytes_max: u32) -> Op {
@@ -593,7 +709,8 @@ fn operation(random: &mut Random, bytes_max: u32) -> Op {
         _ => random.below(bytes_max.min(20_000) as usize) as u16,
     };
     match random.below(28) {
-        0..4 => Op::Create { dir, name },
+        0..3 => Op::Create { dir, name },
+        3 => rare((dir, name, file, fill), length),
         4 => Op::Mkdir { dir, name },
         5 => Op::Symlink { dir, name, length },
         6 => Op::Link { file, dir, name },

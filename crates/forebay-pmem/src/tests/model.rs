@@ -100,6 +100,25 @@ pub enum Op {
         file: u8,
         mode: u16,
     },
+    Chown {
+        file: u8,
+        uid: u16,
+        gid: u16,
+    },
+    /// Makes a pipe, or a device.
+    Mknod {
+        dir: u8,
+        name: u8,
+        device: u16,
+    },
+    /// Writes to a file without a name, and gives it one or lets it go.
+    Nameless {
+        dir: u8,
+        name: u8,
+        length: u16,
+        fill: u8,
+        is_named: bool,
+    },
     Sync,
     Reopen,
 }
@@ -109,6 +128,8 @@ pub enum Op {
 pub struct Node {
     pub kind: u32,
     pub mode: u32,
+    pub owner: (u32, u32),
+    pub device: u32,
     pub bytes: Vec<u8>,
     pub children: BTreeMap<String, usize>,
     pub parent: usize,
@@ -122,8 +143,21 @@ pub struct Model {
     next: usize,
 }
 
-/// A tree in words: path, type, mode, links, bytes, attributes. Two trees are the same if these are.
-pub type Tree = BTreeMap<String, (u32, u32, Vec<u8>, BTreeMap<String, Vec<u8>>)>;
+/// A tree in words: type and mode, links, bytes, attributes, owner and group, device number, by path. Two trees are the same if these are.
+pub type Tree = BTreeMap<
+    String,
+    (
+        u32,
+        u32,
+        Vec<u8>,
+        BTreeMap<String, Vec<u8>>,
+        (u32, u32),
+        u32,
+    ),
+>;
+
+/// Whoever makes something owns it.
+pub const MAKER: (u32, u32) = (1000, 100);
 
 type Done = Result<Option<usize>, Errno>;
 
@@ -146,6 +180,8 @@ impl Model {
             Node {
                 kind,
                 mode,
+                owner: MAKER,
+                device: 0,
                 bytes,
                 children,
                 parent,
@@ -363,6 +399,8 @@ impl Model {
                 links,
                 node.bytes.clone(),
                 node.attributes.clone(),
+                node.owner,
+                node.device,
             );
             tree.insert(path, entry);
         }
