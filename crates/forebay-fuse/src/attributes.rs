@@ -53,6 +53,21 @@ pub(crate) struct FileAttr {
     pub(crate) block_size: u32,
 }
 
+/// The size of request that a regular file advises its users to make (`st_blksize`).
+///
+/// Each write is a request to another process, which takes several times as long as the copy of a page: so it had better be for more than one. libc's
+/// streams take no more than 8 KiB. Python's files would take all, but read as much at each place that a program seeks, too.
+const ADVISED: u32 = 8 << 10;
+
+/// What a file of this mode advises; `block`: what all but regular files do.
+pub(crate) fn advised(mode: u32, block: u32) -> u32 {
+    if mode & libc::S_IFMT == libc::S_IFREG {
+        ADVISED
+    } else {
+        block
+    }
+}
+
 impl FileAttr {
     pub(crate) fn is_regular(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG

@@ -122,7 +122,7 @@ fn told(of: &Attributes) -> FileAttr {
         uid: of.uid,
         gid: of.gid,
         device: of.device,
-        block_size: BLOCK as u32,
+        block_size: attributes::advised(of.mode, BLOCK as u32),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Mounted stores, where they are unlike directories: what is durable when, their room, their process's death.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 
@@ -369,6 +371,33 @@ fn programs_are_executed_from_a_store() {
     fs::copy("/bin/sh", &program).expect("copied");
     let output = Command::new(&program).args(["-c", "echo it runs"]).output();
     assert_eq!(output.expect("it runs").stdout, b"it runs\n");
+    scene.end();
+}
+
+#[test]
+fn streams_write_to_a_store_by_requests_of_two_pages() {
+    let Some(scene) = Scene::begin_store("streams", "32MiB", &[]) else {
+        return;
+    };
+    let path = scene.point.join("file");
+    let name = CString::new(path.as_os_str().as_bytes()).expect("a name");
+    const PIECE: [u8; 1000] = [7; 1000];
+    // SAFETY: the stream is this function's until it is closed; the strings and the pieces live as long as the calls.
+    unsafe {
+        let stream = libc::fopen(name.as_ptr(), c"w".as_ptr());
+        assert!(!stream.is_null());
+        // Less than 8 KiB, and more than a page.
+        for _ in 0..8 {
+            assert_eq!(libc::fwrite(PIECE.as_ptr().cast(), 1, 1000, stream), 1000);
+        }
+        let told = fs::metadata(&path).expect("known");
+        assert_eq!((told.blksize(), told.len()), (8 << 10, 0));
+        assert_eq!(libc::fclose(stream), 0);
+    }
+    assert_eq!(fs::metadata(&path).expect("known").len(), 8000);
+    // A directory's lists are no streams.
+    let root = fs::metadata(&scene.point).expect("known");
+    assert_eq!(root.blksize(), 4096);
     scene.end();
 }
 
