@@ -71,6 +71,20 @@ impl System {
         levels
     }
 
+    /// Whether it can be seen at all in which of these directories this process is. It cannot where it is below the top of a hierarchy that is not mounted here.
+    pub(crate) fn sees_own(&self, controller: &str) -> bool {
+        let text = self.read(Path::new("/proc/self/cgroup"));
+        let CgroupPaths { v1, v2 } =
+            text.map_or_else(CgroupPaths::default, |text| parse_cgroup(&text, controller));
+        let levels = self.levels(controller);
+        [(v1, Version::One), (v2, Version::Two)]
+            .into_iter()
+            .all(|(path, version)| {
+                path.is_none_or(|path| path == Path::new("/"))
+                    || levels.iter().any(|level| level.version == version)
+            })
+    }
+
     fn climb(&self, version: Version, path: &Path, mount: &Mount) -> Vec<Level> {
         let own = own_dir(path, mount);
         let own = if self.exists(&own) {

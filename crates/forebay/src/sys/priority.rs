@@ -21,6 +21,14 @@ pub fn make_idle() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
 }
 
+/// Whether the calling thread is such a one.
+pub fn is_idle() -> bool {
+    // SAFETY: concerns the calling thread alone (0), and no memory.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    // A child may be told not to have it.
+    policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_IDLE
+}
+
 /// The shortest turn that the kernel gives a thread, ns.
 const TURN_NS: u64 = 100_000;
 

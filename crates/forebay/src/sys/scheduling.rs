@@ -15,16 +15,54 @@ pub fn is_own_group() -> bool {
     is_group(&System::here(), own, own == session)
 }
 
+/// Whether this process is a group as a session's only process. Nobody but its children comes into the session later; into a cgroup others can be put.
+pub fn is_own_session() -> bool {
+    // SAFETY: asks for numbers of this process; no memory of ours.
+    let (own, session) = unsafe { (libc::getpid(), libc::getsid(0)) };
+    own == session && is_session(&System::here(), own)
+}
+
+/// Whether the sessions of processes that are where this one is are groups.
+pub fn has_session_groups() -> bool {
+    are_sessions_groups(&System::here())
+}
+
+/// Whether `own` is one, which leads a session.
+fn is_session(system: &System, own: i32) -> bool {
+    are_sessions_groups(system) && is_alone(system, own)
+}
+
+/// Whether no other process is of the session that `own` leads.
+fn is_alone(system: &System, own: i32) -> bool {
+    let Ok(all) = std::fs::read_dir(system.real(Path::new("/proc"))) else {
+        return false;
+    };
+    let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let mut others = pids.filter(|pid| *pid != own);
+    // One that has just ended has none.
+    !others.any(|pid| session(system, pid) == Some(own))
+}
+
+/// The session of a process.
+fn session(system: &System, pid: i32) -> Option<i32> {
+    let stat = system.read(&PathBuf::from(format!("/proc/{pid}/stat")))?;
+    // The second word is a name in brackets, which may have anything in it; then state, parent, process group, session.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(3)?.parse().ok()
+}
+
 fn is_group(system: &System, own: i32, leads_session: bool) -> bool {
     match cgroup(system) {
         Some(dir) => has_only(system, &dir, own),
-        None => leads_session && has_session_groups(system),
+        None => leads_session && are_sessions_groups(system),
     }
 }
 
-fn has_session_groups(system: &System) -> bool {
+/// A cgroup that shares out processors comes before sessions.
+fn are_sessions_groups(system: &System) -> bool {
     let switch = system.read(Path::new("/proc/sys/kernel/sched_autogroup_enabled"));
-    switch.is_some_and(|text| text.trim() == "1")
+    let is_on = switch.is_some_and(|text| text.trim() == "1");
+    is_on && cgroup(system).is_none() && system.sees_own("cpu")
 }
 
 /// The cgroup that shares out processors to this process; `None` if it is in none but the first.
@@ -63,40 +101,73 @@ mod tests {
     const ONE: &str = "33 31 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n";
     const TWO: &str = "25 24 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
-    /// A machine of these files, and whether process 7 is a group there, as a session's leader and as another one.
-    fn group_in(files: &[(&str, &str)]) -> [bool; 2] {
+    const SWITCH: (&str, &str) = ("proc/sys/kernel/sched_autogroup_enabled", "1\n");
+
+    /// What is said of a machine of these files.
+    fn of_machine<T>(files: &[(&str, &str)], said: impl FnOnce(&System) -> T) -> T {
         let dir = tempfile::tempdir().expect("a directory");
         for (name, text) in files {
             let file = dir.path().join(name);
             fs::create_dir_all(file.parent().expect("a directory")).expect("made");
             fs::write(file, text).expect("written");
         }
-        let system = System::at(dir.path());
-        [true, false].map(|leads| is_group(&system, 7, leads))
+        said(&System::at(dir.path()))
+    }
+
+    /// Whether process 7 is a group there, as a session's leader and as another one.
+    fn group_in(files: &[(&str, &str)]) -> [bool; 2] {
+        of_machine(files, |system| {
+            [true, false].map(|leads| is_group(system, 7, leads))
+        })
     }
 
     #[test]
     fn without_cgroups_a_session_is_a_group() {
-        let switch = "proc/sys/kernel/sched_autogroup_enabled";
-        assert_eq!(group_in(&[(switch, "1\n")]), [true, false]);
-        assert_eq!(group_in(&[(switch, "0\n")]), [false, false]);
+        assert_eq!(group_in(&[SWITCH]), [true, false]);
+        assert_eq!(group_in(&[(SWITCH.0, "0\n")]), [false, false]);
         assert_eq!(group_in(&[]), [false, false]);
         let in_the_first = [
-            (switch, "1\n"),
+            SWITCH,
             ("proc/self/cgroup", "2:cpu,cpuacct:/\n0::/\n"),
             ("proc/self/mountinfo", ONE),
             ("sys/fs/cgroup/cpu/cgroup.procs", "1\n7\n"),
             ("sys/fs/cgroup/cpu/release_agent", ""),
         ];
         assert_eq!(group_in(&in_the_first), [true, false]);
+        // Who shares that one cannot be seen: its hierarchy is not mounted.
+        for own in ["0::/own\n", "2:cpu:/own\n0::/\n"] {
+            let unseen = group_in(&[SWITCH, ("proc/self/cgroup", own)]);
+            assert_eq!(unseen, [false, false], "{own}");
+        }
+    }
+
+    #[test]
+    fn a_session_is_a_processs_own_where_nobody_else_is_in_it() {
+        let own = ("proc/7/stat", "7 (forebay) S 1 7 7 0");
+        let alone = |more: &[(&str, &str)]| {
+            let files = [&[SWITCH, own], more].concat();
+            of_machine(&files, |system| is_session(system, 7))
+        };
+        assert!(alone(&[]));
+        assert!(!alone(&[(SWITCH.0, "0\n")]));
+        assert!(alone(&[("proc/8/stat", "8 (a) b) S 7 7 1 0")]));
+        assert!(!alone(&[("proc/8/stat", "8 (a) b) S 7 7 7 0")]));
+        // Others may come into a cgroup later.
+        let of_own = [
+            ("proc/self/cgroup", "0::/own\n"),
+            ("proc/self/mountinfo", TWO),
+            ("sys/fs/cgroup/own/cpu.weight", "100\n"),
+            ("sys/fs/cgroup/own/cgroup.procs", "7\n"),
+        ];
+        assert_eq!(group_in(&of_own), [true, true]);
+        assert!(!alone(&of_own));
     }
 
     #[test]
     fn a_cgroup_with_nobody_else_is_a_group() {
-        let switch = ("proc/sys/kernel/sched_autogroup_enabled", "1\n");
         let one = |own: &'static str, below: &'static str| {
             group_in(&[
-                switch,
+                SWITCH,
                 ("proc/self/cgroup", "2:cpu,cpuacct:/mounts\n0::/\n"),
                 ("proc/self/mountinfo", ONE),
                 ("sys/fs/cgroup/cpu/release_agent", ""),
@@ -109,7 +180,7 @@ mod tests {
         assert_eq!(one("7\n", "8\n"), [false, false]);
         let two = |weight: &'static str, beside: &'static str| {
             group_in(&[
-                switch,
+                SWITCH,
                 ("proc/self/cgroup", "0::/system/a\n"),
                 ("proc/self/mountinfo", TWO),
                 (weight, "100\n"),
