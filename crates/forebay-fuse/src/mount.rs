@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay::Session;
+use forebay::sys::{priority, scheduling};
 use forebay_pmem::Store;
 use forebay_pool::files::Files;
 use rustix::fs::Mode;
@@ -25,6 +26,7 @@ use crate::points::{self, NotEnded, Own, State};
 use crate::pool::Pooled;
 use crate::served::Served;
 use crate::store::Stored;
+use crate::transport::follow::Follow;
 pub use crate::transport::ring::Ring;
 use crate::transport::threads::{Threads, is_aborted};
 
@@ -66,6 +68,21 @@ impl Default for Options {
 }
 
 impl Options {
+    /// To be called before what is behind a mount of this kind begins threads of its own. If idle threads are going to answer requests, the calling one is idle from
+    /// now on, and so are those that it starts. What a group may have of a processor goes by what all its threads weigh: of a group with an ordinary thread that works
+    /// on another processor the idle ones would get next to nothing.
+    pub fn prepare(&self, kind: Kind) {
+        let follows = match kind {
+            Kind::Directory => Directory::FOLLOWS,
+            Kind::Store => Stored::FOLLOWS,
+            Kind::Pool => Pooled::FOLLOWS,
+        };
+        let follows = follows && scheduling::is_own_session();
+        if follows || self.ring.may_be_had() && scheduling::is_own_group() {
+            priority::make_idle();
+        }
+    }
+
     /// Takes one word of `-o`.
     ///
     /// # Errors
@@ -409,7 +426,8 @@ fn attach_and_serve(
 /// The kernel keeps others out, unless `allow_other` is given. It lets descriptors pass that they have from this user, and so whoever asks is answered.
 fn serve<F: Served>(served: &Arc<F>, device: OwnedFd, ring: Ring) -> io::Result<Threads> {
     let answers = Arc::new(Serving(Arc::clone(served)));
-    Threads::begin(device, wanted::<F>(), ring, answers)
+    let follow = F::FOLLOWS.then(Follow::begin).flatten();
+    Threads::begin(device, wanted::<F>(), ring, follow, answers)
 }
 
 #[cfg(test)]

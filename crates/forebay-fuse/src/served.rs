@@ -30,6 +30,8 @@ pub(crate) trait Served: Send + Sync + 'static {
     const ALSO: u64;
     /// What the kernel may do with files that are open.
     const AS_OPENED: u32;
+    /// Whether the threads that answer stay where the last requests came from. They must start no lasting threads, which would be kept there.
+    const FOLLOWS: bool;
 
     /// How long the kernel may believe what it was told of names and attributes.
     fn believed(&self) -> Duration;

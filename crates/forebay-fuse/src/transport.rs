@@ -1,7 +1,10 @@
 //! How requests come to a mount and answers go: by reading and writing `/dev/fuse` ([`device`]), or by rings ([`ring`]).
 
 pub(crate) mod device;
+pub(crate) mod follow;
 pub(crate) mod init;
+#[cfg(test)]
+mod mounted;
 pub(crate) mod ring;
 pub(crate) mod threads;
 

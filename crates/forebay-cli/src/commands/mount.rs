@@ -58,7 +58,7 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     let mut kept = match places.kind {
         Kind::Store | Kind::Pool => {
             // A session's keeper is not to inherit it.
-            options.ring.prepare();
+            options.prepare(places.kind);
             None
         }
         Kind::Directory => Some(Kept::join(&arguments, &config).map_err(Failure::Failed)?),

@@ -6,6 +6,7 @@ mod bytes;
 mod damaged;
 mod deaths;
 mod ends;
+mod follow;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod model;

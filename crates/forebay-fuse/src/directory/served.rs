@@ -22,6 +22,7 @@ impl Served for Directory {
     const ALSO: u64 = init::DIRECT_IO_ALLOW_MMAP | init::POSIX_ACL;
     /// No copies of files in the kernel; several threads may write one file at once.
     const AS_OPENED: u32 = opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES;
+    const FOLLOWS: bool = false;
 
     fn believed(&self) -> Duration {
         self.believed

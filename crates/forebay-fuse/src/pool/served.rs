@@ -68,6 +68,7 @@ impl Served for Pooled {
     const ALSO: u64 = init::DIRECT_IO_ALLOW_MMAP;
     /// No copies of files in the kernel; several threads may write one file at once.
     const AS_OPENED: u32 = opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES;
+    const FOLLOWS: bool = false;
 
     fn believed(&self) -> Duration {
         self.believed

@@ -30,6 +30,7 @@ impl Served for Stored {
     const ALONE: bool = true;
     const ALSO: u64 = init::CACHE_SYMLINKS;
     const AS_OPENED: u32 = opened::KEEP_CACHE | opened::NOFLUSH;
+    const FOLLOWS: bool = true;
 
     fn believed(&self) -> Duration {
         BELIEVED

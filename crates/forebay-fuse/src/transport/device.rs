@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::follow::{Follow, Follower};
 use super::{Answers, Request, Unanswered};
 use crate::wire::{self, InHeader, OutHeader};
 
@@ -137,9 +138,11 @@ pub(crate) fn serve(
     device: &Arc<Device>,
     max_write: usize,
     answers: &impl Answers,
+    follow: Option<&Follow>,
 ) -> io::Result<()> {
     let mut memory = Memory::new(max_write);
     let memory = memory.as_mut();
+    let mut follower = Follower::new(follow);
     while let Some(len) = device.read(memory)? {
         let Some(request) = parsed(&memory[..len]) else {
             return Err(io::Error::new(
@@ -152,7 +155,9 @@ pub(crate) fn serve(
             to.send(&[]);
             break;
         }
+        follower.hears(&request);
         answers.answer(request, to);
+        follower.moves();
     }
     Ok(())
 }

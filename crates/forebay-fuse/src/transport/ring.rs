@@ -64,13 +64,9 @@ impl Ring {
         }
     }
 
-    /// To be called before what is behind a mount begins threads of its own. If idle threads are going to answer requests, the calling one is idle from now on, and
-    /// so are those that it starts. What a group may have of a processor goes by what all its threads weigh: of a group with an ordinary thread that works on
-    /// another processor the idle ones would get next to nothing.
-    pub fn prepare(self) {
-        if self != Ring::Never && is_switched_on() == Some(true) && scheduling::is_own_group() {
-            priority::make_idle();
-        }
+    /// Whether requests may come by rings where this process is a group of its own.
+    pub(crate) fn may_be_had(self) -> bool {
+        self != Ring::Never && is_switched_on() == Some(true)
     }
 
     /// Places for the requests of a mount; `None` where they come by `/dev/fuse` alone.

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use super::Answers;
 use super::device::{Device, serve};
+use super::follow::Follow;
 use super::init::{Agreed, agree};
 use super::ring::{Ring, Rings, not_granted, refused};
 use crate::wire::init;
@@ -19,7 +20,7 @@ const THREADS_MAX: usize = 32;
 pub(crate) struct Threads(JoinHandle<io::Result<()>>);
 
 impl Threads {
-    /// Agrees with the kernel on what is `wanted` of it, and begins to answer.
+    /// Agrees with the kernel on what is `wanted` of it, and begins to answer. Threads that read requests `follow` whoever asks; those of rings stay where they are.
     ///
     /// # Errors
     /// Why there will be no mount.
@@ -27,25 +28,29 @@ impl Threads {
         device: OwnedFd,
         wanted: u64,
         ring: Ring,
+        follow: Option<Follow>,
         answers: Arc<A>,
     ) -> io::Result<Self> {
         let device = Arc::new(Device::new(device));
         let ready = ring.ready()?;
         let of_rings = ready.as_ref().map_or(0, |_| init::OVER_IO_URING);
         let agreed = agree(&device, wanted | of_rings)?;
-        let rings = match ready {
+        let (rings, follow) = match ready {
             Some(ready) if agreed.flags & init::OVER_IO_URING != 0 => {
                 let (rings, taken) = ready.serve(&device, &answers);
                 taken.map_err(refused)?;
-                rings
+                (rings, None)
             }
-            Some(_) => ring.or_without(Err(not_granted()))?.unwrap_or_default(),
-            None => Rings::default(),
+            Some(_) => {
+                ring.or_without::<()>(Err(not_granted()))?;
+                (Rings::default(), follow)
+            }
+            None => (Rings::default(), follow),
         };
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let count = (cores * 2).clamp(THREADS_MIN, THREADS_MAX);
         let all = move || {
-            let ended = serve_by_threads(count, &device, agreed, &*answers);
+            let ended = serve_by_threads(count, &device, agreed, &*answers, follow.as_ref());
             worse(ended, rings.join())
         };
         named().spawn(all).map(Threads)
@@ -75,9 +80,10 @@ fn serve_by_threads(
     device: &Arc<Device>,
     agreed: Agreed,
     answers: &impl Answers,
+    follow: Option<&Follow>,
 ) -> io::Result<()> {
     thread::scope(|scope| {
-        let one = |device: Arc<Device>| move || serve(&device, agreed.max_write, answers);
+        let one = |device: Arc<Device>| move || serve(&device, agreed.max_write, answers, follow);
         let mut others = Vec::new();
         for _ in 1..count {
             // Each has a queue of its own, where this user may open the device.

@@ -1,215 +1,25 @@
-//! Rings of this kernel, with a file system that knows what it is asked and from where. They need root and a switch:
-//! `echo Y > /sys/module/fuse/parameters/enable_uring`.
+//! Rings of this kernel. They need root and a switch: `echo Y > /sys/module/fuse/parameters/enable_uring`.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{UnmountFlags, unmount};
 
 use super::*;
-use crate::failed::Failed;
-use crate::transport::threads::Threads;
-use crate::transport::{Request, Unanswered};
-use crate::wire::{self, Attr, AttrOut, EntryOut, OpenOut, ReadIn, StatfsOut, init, opcode};
+use crate::transport::mounted::{FILE_BYTES, Mounted, PATIENCE, byte_at, locked, stay_on, within};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const FILE: u64 = 2;
-const FILE_BYTES: u64 = 3 << 20;
-
-/// What was asked: `STATFS` from where; names that begin with "wait" wait until they are let go.
-#[derive(Default)]
-struct Asked {
-    /// Processors that answered, and whether by rings.
-    answered_by: Mutex<BTreeSet<(u32, bool)>>,
-    waiting: Mutex<Vec<Unanswered>>,
-    count: AtomicU64,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The byte at a place of the file.
-fn byte_at(offset: u64) -> u8 {
-    (offset / 509) as u8 ^ offset as u8
-}
-
-fn attributes(number: u64) -> Attr {
-    Attr {
-        ino: number,
-        mode: if number == FILE { 0o100_644 } else { 0o40_755 },
-        size: if number == FILE { FILE_BYTES } else { 0 },
-        nlink: 1,
-        ..Attr::default()
+/// A mount by rings. `None`, and said so, where there can be none.
+fn by_rings() -> Option<Mounted> {
+    if is_switched_on() != Some(true) {
+        forebay_model::skipped("this kernel sends no requests by io_uring, or it is switched off");
+        return None;
     }
-}
-
-impl Asked {
-    fn let_go(&self) {
-        for waiting in locked(&self.waiting).drain(..) {
-            waiting.fail(Failed(libc::ENOENT));
-        }
-    }
-
-    fn look_up(&self, name: &[u8], to: Unanswered) {
-        match name {
-            b"file\0" => to.send(&[io::IoSlice::new(
-                &EntryOut {
-                    nodeid: FILE,
-                    attr: attributes(FILE),
-                    ..EntryOut::default()
-                }
-                .bytes(),
-            )]),
-            b"panic\0" => panic!("a request that nobody expects"),
-            name if name.starts_with(b"wait") => locked(&self.waiting).push(to),
-            _ => to.fail(Failed(libc::ENOENT)),
-        }
-    }
-}
-
-impl Answers for Asked {
-    fn answer(&self, request: Request<'_>, to: Unanswered) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        match request.header.opcode {
-            opcode::GETATTR => {
-                let attr = attributes(request.header.nodeid);
-                let out = AttrOut {
-                    attr,
-                    ..AttrOut::default()
-                };
-                to.send(&[io::IoSlice::new(&out.bytes())]);
-            }
-            opcode::STATFS => {
-                let is_ring = thread::current()
-                    .name()
-                    .is_some_and(|name| name.starts_with("ring-"));
-                locked(&self.answered_by).insert((forebay::sys::cpu::current(), is_ring));
-                to.send(&[io::IoSlice::new(&StatfsOut::default().bytes())]);
-            }
-            opcode::LOOKUP => self.look_up(request.payload, to),
-            opcode::OPEN => {
-                let out = OpenOut {
-                    open_flags: wire::opened::DIRECT_IO,
-                    ..OpenOut::default()
-                };
-                to.send(&[io::IoSlice::new(&out.bytes())]);
-            }
-            opcode::READ => {
-                let asked = ReadIn::parse(request.operation).expect("whole");
-                to.fill(asked.size as usize, |memory| {
-                    let all = FILE_BYTES
-                        .saturating_sub(asked.offset)
-                        .min(asked.size.into());
-                    let memory = &mut memory[..all as usize];
-                    for (offset, byte) in (asked.offset..).zip(&mut *memory) {
-                        *byte = byte_at(offset);
-                    }
-                    Ok(memory.len())
-                });
-            }
-            // Its answer is made while its name is still being looked at.
-            opcode::GETXATTR => to.fill(16, |memory| {
-                let name = request.payload;
-                memory.fill(b'x');
-                assert!(name.starts_with(b"user.wanted\0"), "{name:?}");
-                Ok(16)
-            }),
-            opcode::FORGET | opcode::BATCH_FORGET => to.none(),
-            _ => to.fail(Failed(libc::ENOSYS)),
-        }
-    }
-}
-
-/// Mounts something that nobody serves yet.
-fn attach(point: &Path) -> io::Result<OwnedFd> {
-    let device = File::options().read(true).write(true).open("/dev/fuse")?;
-    let number = device.as_raw_fd();
-    let data = CString::new(format!("fd={number},rootmode=40000,user_id=0,group_id=0"))?;
-    mount("rings", point, "fuse", MountFlags::empty(), &*data)?;
-    Ok(device.into())
-}
-
-/// A mount by rings.
-struct Mounted {
-    point: tempfile::TempDir,
-    asked: Arc<Asked>,
-    threads: Option<Threads>,
-}
-
-impl Mounted {
-    /// `None`, and said so, where there can be none.
-    fn begin() -> Option<Self> {
-        if is_switched_on() != Some(true) {
-            forebay_model::skipped(
-                "this kernel sends no requests by io_uring, or it is switched off",
-            );
-            return None;
-        }
-        let point = tempfile::tempdir().expect("a directory");
-        let device = match attach(point.path()) {
-            Ok(device) => device,
-            Err(why) => {
-                forebay_model::skipped(format!("nothing can be mounted: {why}"));
-                return None;
-            }
-        };
-        let asked = Arc::new(Asked::default());
-        let wanted = init::MAX_PAGES | init::BIG_WRITES | init::PARALLEL_DIROPS;
-        let answers = Arc::clone(&asked);
-        let threads = Threads::begin(device, wanted, Ring::Always, answers);
-        Some(Mounted {
-            point,
-            asked,
-            threads: Some(threads.expect("served")),
-        })
-    }
-
-    fn path(&self) -> &Path {
-        self.point.path()
-    }
-
-    /// Unmounts, and waits until whoever answered is gone.
-    fn end(mut self) {
-        unmount(self.path(), UnmountFlags::DETACH).expect("unmounted");
-        let threads = self.threads.take().expect("served");
-        within("nobody answers any more", move || {
-            threads.join().expect("the mount's end is the end");
-        });
-        assert_eq!(Arc::strong_count(&self.asked), 1);
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if self.threads.is_some() {
-            // By force: this process could not end while it waits for itself.
-            let _ = unmount(self.path(), UnmountFlags::FORCE | UnmountFlags::DETACH);
-        }
-    }
-}
-
-/// Does something in a thread, which must not take long.
-fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (tells, told) = channel();
-    thread::spawn(move || tells.send(work()));
-    let result = told.recv_timeout(PATIENCE);
-    result.unwrap_or_else(|why| panic!("in vain ({why}): {what}"))
-}
-
-fn stay_on(processor: usize) {
-    let mut only = CpuSet::new();
-    only.set(processor);
-    sched_setaffinity(None, &only).expect("a processor of this machine");
+    Mounted::begin(Ring::Always, None)
 }
 
 fn online() -> Vec<usize> {
@@ -219,7 +29,7 @@ fn online() -> Vec<usize> {
 
 #[test]
 fn requests_are_answered_on_the_processor_that_asks() {
-    let Some(mounted) = Mounted::begin() else {
+    let Some(mounted) = by_rings() else {
         return;
     };
     for processor in online() {
@@ -232,14 +42,14 @@ fn requests_are_answered_on_the_processor_that_asks() {
             }
         });
         let answered = locked(&mounted.asked.answered_by).clone();
-        assert_eq!(answered, BTreeSet::from([(processor as u32, true)]));
+        assert_eq!(answered, BTreeSet::from([(vec![processor], true)]));
     }
     mounted.end();
 }
 
 #[test]
 fn answers_that_wait_hold_up_nobody_on_their_processor() {
-    let Some(mounted) = Mounted::begin() else {
+    let Some(mounted) = by_rings() else {
         return;
     };
     let processor = online()[0];
@@ -276,7 +86,7 @@ fn answers_that_wait_hold_up_nobody_on_their_processor() {
 
 #[test]
 fn bytes_and_names_come_whole() {
-    let Some(mounted) = Mounted::begin() else {
+    let Some(mounted) = by_rings() else {
         return;
     };
     let path = mounted.path().join("file");
@@ -307,7 +117,7 @@ fn bytes_and_names_come_whole() {
 #[test]
 fn a_mount_ends_under_load_and_leaves_nothing() {
     for _ in 0..5 {
-        let Some(mounted) = Mounted::begin() else {
+        let Some(mounted) = by_rings() else {
             return;
         };
         let is_over = Arc::new(AtomicBool::new(false));
