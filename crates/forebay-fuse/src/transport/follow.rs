@@ -116,7 +116,7 @@ impl<'a> Follower<'a> {
         Follower {
             follow,
             is_at: ANYWHERE,
-            allowed: None,
+            allowed: follow.map(|follow| follow.all),
             all: follow.map_or_else(CpuSet::new, |follow| follow.all),
             looks_at: None,
         }
@@ -174,7 +174,7 @@ fn processors(all: &CpuSet, place: u16) -> CpuSet {
     one
 }
 
-/// Where a thread runs, or ran last.
+/// Where a thread runs, or ran last; `None`: that is not to be seen, or it is a real-time one, which leaves its processor to nobody.
 fn processor_of(thread: u32) -> Option<u16> {
     // `/proc/THREAD/stat` adds up all threads of the process.
     let mut file = File::open(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
@@ -184,10 +184,14 @@ fn processor_of(thread: u32) -> Option<u16> {
 }
 
 fn processor_in(stat: &[u8]) -> Option<u16> {
-    // The second word is a name in brackets, which may have anything in it; the processor is the 39th.
+    // The second word is a name in brackets, which may have anything in it; the processor is the 39th, and then come the real-time priority and the policy.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    rest.split_whitespace().nth(36)?.parse().ok()
+    let mut words = rest.split_whitespace().skip(36);
+    let processor = words.next()?.parse().ok()?;
+    let priority: u32 = words.next()?.parse().ok()?;
+    let policy: libc::c_int = words.next()?.parse().ok()?;
+    (priority == 0 && policy != libc::SCHED_DEADLINE).then_some(processor)
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ impl System {
         levels
     }
 
-    /// Whether it can be seen at all in which of these directories this process is. It cannot where it is below the top of a hierarchy that is not mounted here.
+    /// Whether all directories that this process is in can be seen. In a container the ones above its own cannot, and have the controller perhaps.
     pub(crate) fn sees_own(&self, controller: &str) -> bool {
         let text = self.read(Path::new("/proc/self/cgroup"));
         let CgroupPaths { v1, v2 } =
@@ -80,9 +80,30 @@ impl System {
         [(v1, Version::One), (v2, Version::Two)]
             .into_iter()
             .all(|(path, version)| {
-                path.is_none_or(|path| path == Path::new("/"))
-                    || levels.iter().any(|level| level.version == version)
+                let highest = levels.iter().rfind(|level| level.version == version);
+                match (path, highest) {
+                    (None, _) => true,
+                    (Some(path), None) => path == Path::new("/") && self.has_first_namespace(),
+                    (Some(_), Some(highest)) => self.is_first(highest),
+                }
             })
+    }
+
+    /// Whether a directory is the first of its hierarchy, which lacks what all others have, or has what they lack.
+    fn is_first(&self, level: &Level) -> bool {
+        let has = |name| self.real(&level.dir.join(name)).exists();
+        match level.version {
+            Version::One => has("release_agent"),
+            Version::Two => !has("cgroup.events"),
+        }
+    }
+
+    /// Whether paths of cgroups begin at the first one: this process is in the first namespace of cgroups, or the kernel has none.
+    fn has_first_namespace(&self) -> bool {
+        /// As the kernel numbers it (`PROC_CGROUP_INIT_INO`).
+        const FIRST: &str = "cgroup:[4026531835]";
+        let own = std::fs::read_link(self.real(Path::new("/proc/self/ns/cgroup")));
+        own.map_or(true, |own| own == Path::new(FIRST))
     }
 
     fn climb(&self, version: Version, path: &Path, mount: &Mount) -> Vec<Level> {

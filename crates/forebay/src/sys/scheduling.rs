@@ -141,6 +141,27 @@ mod tests {
         }
     }
 
+    /// A container sees its own directory as the first one, and not who shares those above it.
+    #[test]
+    fn in_a_container_nobody_can_tell() {
+        let first = ("proc/self/cgroup", "0::/\n");
+        let mounted = ("proc/self/mountinfo", TWO);
+        assert_eq!(group_in(&[SWITCH, first, mounted]), [true, false]);
+        let events = ("sys/fs/cgroup/cgroup.events", "populated 1\n");
+        assert_eq!(group_in(&[SWITCH, first, mounted, events]), [false, false]);
+        for (namespace, is_group) in [
+            ("cgroup:[4026531835]", true),
+            ("cgroup:[4026532242]", false),
+        ] {
+            of_machine(&[SWITCH, first], |system| {
+                let dir = system.real(Path::new("/proc/self/ns"));
+                fs::create_dir(&dir).expect("made");
+                std::os::unix::fs::symlink(namespace, dir.join("cgroup")).expect("made");
+                assert_eq!(super::is_group(system, 7, true), is_group, "{namespace}");
+            });
+        }
+    }
+
     #[test]
     fn a_session_is_a_processs_own_where_nobody_else_is_in_it() {
         let own = ("proc/7/stat", "7 (forebay) S 1 7 7 0");

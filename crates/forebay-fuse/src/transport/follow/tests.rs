@@ -70,6 +70,10 @@ fn a_mask_that_somebody_else_has_set_is_kept() {
     stay_on(other);
     follower.go(ANYWHERE);
     assert_eq!(own(), [other]);
+    // Before this one has gone anywhere.
+    let mut follower = Follower::new(Some(&follow));
+    follower.go(may_run_first(&before) as u16);
+    assert_eq!(own(), [other]);
     sched_setaffinity(None, &before).expect("as before");
 }
 
@@ -128,6 +132,10 @@ fn a_threads_processor_is_told() {
     sched_setaffinity(None, &all).expect("as before");
     let stat = format!("7 (a) b) 1 2) S{} 5 0 0", " 1".repeat(35));
     assert_eq!(processor_in(stat.as_bytes()), Some(5));
+    for real_time in [" 5 50 1", " 5 0 6"] {
+        let stat = stat.replace(" 5 0 0", real_time);
+        assert_eq!(processor_in(stat.as_bytes()), None, "{real_time}");
+    }
     assert_eq!(processor_in(b"7 (a) S 1"), None);
     assert_eq!(processor_in(b""), None);
     assert_eq!(processor_of(u32::MAX), None);
