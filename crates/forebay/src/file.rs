@@ -2,9 +2,10 @@
 //!
 //! [`core`] is how every operation waits; [`quick`] is the short way of small requests;
 //! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`], [`settle`] and [`closing`] carry operations out,
-//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; `flushing` writes in the caller's thread, [`streams`] by streams; [`vanished`] ends what nobody can read again; [`inode`] is for front ends, [`view`] gives bytes without a copy and [`window`] takes them so. The rest the kernel serves.
+//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; `flushing` writes in the caller's thread, [`streams`] by streams, [`beside`] many files at once; [`vanished`] ends what nobody can read again; [`inode`] is for front ends, [`view`] gives bytes without a copy and [`window`] takes them so. The rest the kernel serves.
 
 pub mod append;
+pub mod beside;
 mod bounce;
 mod by_kernel;
 pub mod closing;

@@ -1,13 +1,14 @@
 //! Flushing: from owed bytes in memory to bytes on the device (WSBuffer 3.4, OTflush).
 //!
 //! [`cost`] decides whether a ragged block is filled whole or page by page; [`select`] picks what of a header may go and
-//! moves it in flight; [`flusher`] keeps requests under way and carries out their ends; [`errors`] remembers
+//! moves it in flight, [`due`] whether there is any; [`flusher`] keeps requests under way and carries out their ends; [`errors`] remembers
 //! failures for those who must hear of them; [`busy`] counts bytes in flight per device and keeps its
 //! [`speeds`]; [`limit`] is where writers and flushers meet when too much is owed; [`ring`] carries hints from
 //! writers to the keeper. Who flushes (a keeper's thread, or a client that syncs or has hit a limit) makes no difference.
 
 pub mod busy;
 pub mod cost;
+pub mod due;
 pub mod errors;
 pub mod flusher;
 pub mod limit;

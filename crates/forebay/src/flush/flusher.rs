@@ -12,11 +12,12 @@ mod streams;
 #[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
 mod tests;
 
-use ends::{Gathered, end_write, gather, is_eligible};
+pub(super) use ends::is_eligible;
+use ends::{Gathered, end_write, gather};
 use fills::{Fill, FillJob};
 use std::sync::Arc;
 
-use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind};
+use crate::device::{DeviceFile, Done, Inline, Piece, Queue, Request, RequestKind};
 use crate::flush::select::{self, Ready};
 use crate::flush::{busy, errors};
 use crate::frame::header::Identity;
@@ -153,6 +154,14 @@ impl Flusher {
         }
     }
 
+    /// For a thread that helps this one's: one request at a time.
+    pub fn helper(&self) -> Self {
+        Flusher {
+            keeps: self.keeps,
+            ..Flusher::new(Box::new(Inline::new()), 1)
+        }
+    }
+
     /// As a keeper's.
     pub fn of_keeper(self) -> Self {
         Flusher {
@@ -281,8 +290,8 @@ impl Flusher {
             work.later.push((block, id));
             return;
         };
-        let idle = header.idle_ticks(me.arena.superblock().tick.load(Ordering::Relaxed));
-        let wanted = guard.is_for(identity) && is_eligible(&guard, idle, scope);
+        let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
+        let wanted = guard.is_for(identity) && is_eligible(header, tick, scope);
         if !wanted || (!scope.write && guard.ragged() == 0) {
             return;
         }

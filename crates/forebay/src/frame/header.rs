@@ -268,6 +268,18 @@ impl Header {
         self.charged.load(Ordering::Relaxed) & CHARGE_MASK
     }
 
+    /// Ticks for which something has been dirty, or has been tried in vain; at most [`AGE_MAX`].
+    pub fn dirty_ticks(&self, tick: u32) -> u32 {
+        let since = self.charged.load(Ordering::Relaxed) >> CHARGE_BITS;
+        let age = (tick.wrapping_sub(since) << CHARGE_BITS) >> CHARGE_BITS;
+        age.min(AGE_MAX)
+    }
+
+    /// Whether every byte of the block is in memory, as it is at this moment.
+    pub fn is_whole(&self) -> bool {
+        self.valid.load(Ordering::Relaxed) == u64::MAX
+    }
+
     /// Whether the bytes lie in a frame, as it is at this moment.
     pub fn has_frame(&self) -> bool {
         self.frame.load(Ordering::Relaxed) != 0

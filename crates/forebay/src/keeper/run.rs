@@ -8,12 +8,13 @@
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::file::beside;
 use crate::file::streams;
 use crate::file::streams::PASS_PAGES;
 use crate::file::streams::ticks;
 use crate::file::streams::unless_busy;
 use crate::file::vanished;
-use crate::flush::{Flusher, Scope, busy, errors, limit, ring};
+use crate::flush::{Flusher, Scope, busy, due, errors, limit, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
 use crate::keeper::desk::Desk;
@@ -316,19 +317,20 @@ fn write_eagerly(
 }
 
 fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
-    let mut written = streams::write_coldest(shared, me, flusher);
-    for id in shared.open_files() {
-        let entry = shared.arena.file_unchecked(id);
-        if let Some(scope) = background_scope(shared, entry)
-            && let Some(device) = shared.device(id)
-            && let Some(scope) = unless_busy(shared, &device, scope)
-        {
-            written += shared
-                .flush_with(flusher, me, id, &device, scope)
-                .pages_written;
-        }
-    }
-    written > 0
+    let coldest = streams::write_coldest(shared, me, flusher);
+    let is_due = |id: FileId| {
+        let scope = background_scope(shared, shared.arena.file_unchecked(id))?;
+        due::is_any(me, id, &scope).then_some((id, scope))
+    };
+    let due: Vec<_> = shared.open_files().into_iter().filter_map(is_due).collect();
+    let written = beside::for_each(shared, me, flusher, &due, |me, flusher, &(id, scope)| {
+        // Held only while it is flushed: a close may be waiting for it.
+        let device = shared.device(id)?;
+        let scope = unless_busy(shared, &device, scope)?;
+        let outcome = shared.flush_with(flusher, me, id, &device, scope);
+        Some(outcome.pages_written)
+    });
+    coldest + written.into_iter().flatten().sum::<u64>() > 0
 }
 
 /// Sleeps until work comes, or for a tick: a lost hint costs no more than that.

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::device::queue::NAMES;
 use crate::error::{Error, Result};
 use crate::evict;
+use crate::file::beside;
 use crate::file::closing;
 use crate::file::settle::Durability;
 use crate::file::vanished;
@@ -358,24 +359,27 @@ impl Session {
         }
         vanished::tend_for_nobody(&self.shared, me);
         again::adopt_owed_files(&self.shared, None);
-        let mut unsettled = Vec::new();
-        let mut made = None;
-        for (id, entry) in live_files(&self.shared.arena) {
+        let is_lacking = |entry: &FileEntry| {
             let lacks =
                 lacks::owes_or_is_closing(entry) || durability.syncs() && lacks::lacks_sync(entry);
-            if !lacks || !is_wanted(&path_of(entry)) {
-                continue;
-            }
-            // Many requests at once: this may be gigabytes.
-            let flusher = match &mut made {
-                Some(flusher) => flusher,
-                none => none.insert(flusher(&self.shared)?),
-            };
-            if let Err(reason) = self.settle_file(me, id, flusher, durability) {
-                unsettled.push(Unsettled::new(id, entry, reason));
-            }
+            lacks && is_wanted(&path_of(entry))
+        };
+        let lacking = live_files(&self.shared.arena).filter(|(_, entry)| is_lacking(entry));
+        let lacking: Vec<_> = lacking.collect();
+        if lacking.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(unsettled)
+        // Many requests at once: this may be gigabytes.
+        let mut flusher = flusher(&self.shared)?;
+        let settled = beside::for_each(&self.shared, me, &mut flusher, &lacking, |me, by, file| {
+            let (id, entry) = *file;
+            let settled = self.settle_file(me, id, by, durability);
+            settled.map_err(|reason| Unsettled::new(id, entry, reason))
+        });
+        Ok(settled
+            .into_iter()
+            .filter_map(std::result::Result::err)
+            .collect())
     }
 
     /// Whether [`Session::settle_where`] may have anything to wait for. Each page of the table would cost a fault, were it empty, too.

@@ -8,21 +8,22 @@ use crate::device::{DeviceFile, Piece};
 use crate::error::errno_of;
 use crate::flush::select;
 use crate::flush::{busy, limit};
-use crate::frame::header::{AGE_MAX, Guard};
+use crate::frame::header::{AGE_MAX, Guard, Header};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
 use crate::sync::planted;
 
-pub(super) fn is_eligible(guard: &Guard<'_>, idle: u32, scope: &Scope) -> bool {
+/// Whether a header's time has come, as far as a glance tells.
+pub(in crate::flush) fn is_eligible(header: &Header, tick: u32, scope: &Scope) -> bool {
     if scope.all || scope.dirty_ticks == 0 {
         return true;
     }
     // However often it is used meanwhile.
     let is_due =
-        scope.dirty_ticks != u32::MAX && guard.dirty_ticks() >= scope.dirty_ticks.min(AGE_MAX);
-    is_due || guard.valid() == u64::MAX && idle >= scope.full_idle_ticks
+        scope.dirty_ticks != u32::MAX && header.dirty_ticks(tick) >= scope.dirty_ticks.min(AGE_MAX);
+    is_due || header.is_whole() && header.idle_ticks(tick) >= scope.full_idle_ticks
 }
 
 /// The memory of a block's runs of pages. It has room for the most that there can be, so that nothing is allocated while a

@@ -3,9 +3,7 @@
 //! A [`Guard`] is the right to change; its methods are the single stores of `docs/states.md`, each with the ordering that
 //! its reader needs. Dropping it makes the next version and unlocks. [`assert_header`] is the page of states in code.
 
-use super::{
-    AGE_MAX, CHARGE_BITS, CHARGE_MASK, HOLDER_BITS, Header, Identity, NOBODYS, State, Usage,
-};
+use super::{CHARGE_BITS, CHARGE_MASK, HOLDER_BITS, Header, Identity, NOBODYS, State, Usage};
 use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{FrameId, HeaderId, ThreadId};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
@@ -254,11 +252,9 @@ impl<'a> Guard<'a> {
         self.header.charged.store(since | pages, Ordering::Relaxed);
     }
 
-    /// Ticks for which something has been dirty, or has been tried in vain; at most [`AGE_MAX`].
+    /// As [`Header::dirty_ticks`].
     pub fn dirty_ticks(&self) -> u32 {
-        let since = self.header.charged.load(Ordering::Relaxed) >> CHARGE_BITS;
-        let age = (self.tick().wrapping_sub(since) << CHARGE_BITS) >> CHARGE_BITS;
-        age.min(AGE_MAX)
+        self.header.dirty_ticks(self.tick())
     }
 
     #[inline]
