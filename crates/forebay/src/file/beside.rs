@@ -48,8 +48,9 @@ pub fn for_each<J: Sync, T: Send + 'static>(
         owed.load(Ordering::Acquire) <= SMALL_PAGES_MAX
     };
     let (small, large): (Vec<_>, Vec<_>) = (0..jobs.len()).partition(is_small);
-    let helps = shared.hosts.load(Relaxed) && small.len() >= FILES_MIN;
-    let helpers = if helps { THREADS - 1 } else { 0 };
+    if small.len() < FILES_MIN || !shared.hosts.load(Relaxed) {
+        return jobs.iter().map(|job| flush(me, flusher, job)).collect();
+    }
     let work = Work {
         shared,
         jobs,
@@ -59,7 +60,7 @@ pub fn for_each<J: Sync, T: Send + 'static>(
     };
     let mut done = scope(|scope| {
         let begin = |_| work.begin(scope, flusher.helper());
-        let helpers: Vec<_> = (0..helpers).map_while(begin).collect();
+        let helpers: Vec<_> = (1..THREADS).map_while(begin).collect();
         let by_queue = |at: usize| (at, (work.flush)(me, flusher, &jobs[at]));
         let mut done: Vec<_> = large.into_iter().map(by_queue).collect();
         done.extend(work.go_on(me, flusher));

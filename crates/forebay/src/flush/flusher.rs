@@ -47,10 +47,8 @@ pub struct Scope {
     pub dirty_ticks: u32,
     /// And full blocks that have not been used for this many ticks.
     pub full_idle_ticks: u32,
-    /// Fill ragged pages (stage one). Otherwise those of a block that are whole are written without them.
+    /// Fill ragged pages first. Otherwise those of a block that are whole are written without them.
     pub fill: bool,
-    /// Write whole pages (stage two).
-    pub write: bool,
     /// Blocks before this one are left alone.
     pub from: u64,
     /// Blocks from this one on are left alone.
@@ -65,7 +63,6 @@ impl Scope {
         dirty_ticks: 0,
         full_idle_ticks: 0,
         fill: true,
-        write: true,
         from: 0,
         until: u64::MAX,
     };
@@ -292,7 +289,7 @@ impl Flusher {
         };
         let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
         let wanted = guard.is_for(identity) && is_eligible(header, tick, scope);
-        if !wanted || (!scope.write && guard.ragged() == 0) {
+        if !wanted {
             return;
         }
         if work.verifies && guard.charged() != 0 {

@@ -16,7 +16,7 @@ pub fn push(ring: &Ring, identity: Identity) {
     ring.slots[at].store(word, Ordering::Release);
 }
 
-/// Takes the hint at the reader's cursor, or none. There is one reader, the keeper's stage two.
+/// Takes the hint at the reader's cursor, or none. There is one reader, the keeper's thread that writes back.
 pub fn pop(ring: &Ring, cursor: &mut u64) -> Option<Identity> {
     let head = ring.head.load(Ordering::Acquire);
     let room = ring.slots.len() as u64;

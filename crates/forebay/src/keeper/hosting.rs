@@ -28,8 +28,8 @@ pub struct Hosting {
 /// What a keeper's thread does until it is told to stop.
 pub type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
 
-/// What the keeper's threads do, each with its name: fill holes by one flusher, write by another, read ahead.
-pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static str, Body); 5] {
+/// What the keeper's threads do, each with its name: among them one that writes back, and one that reads ahead.
+pub fn bodies(write: Flusher, reader: Prefetcher) -> [(&'static str, Body); 4] {
     let io_engine = number_of(write.queue_name());
     [
         (
@@ -38,12 +38,8 @@ pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static s
         ),
         ("forebay-memory", Box::new(ready::keep_ready)),
         (
-            "forebay-fill",
-            Box::new(|s, stop| run::stage_one(s, stop, fill)),
-        ),
-        (
             "forebay-write",
-            Box::new(|s, stop| run::stage_two(s, stop, write)),
+            Box::new(|s, stop| run::write_back(s, stop, write)),
         ),
         (
             "forebay-read",
@@ -73,7 +69,7 @@ pub fn wake_all(shared: &Shared) {
 impl Hosting {
     /// Starts the threads. An I/O engine that was asked for and cannot be had is an error; only `auto` takes what there is.
     pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
-        let bodies = bodies(flusher(shared)?, flusher(shared)?, prefetcher(shared)?);
+        let bodies = bodies(flusher(shared)?, prefetcher(shared)?);
         let guard = outsiders::begin(shared)?;
         shared.set_guard(guard.map(|guard| Arc::new(guard) as _));
         // An error drops it, and with it what has begun. The house is last, which takes office: nobody relies on a keeper of which anything

@@ -1,5 +1,5 @@
-//! The keeper's threads: one for the house (repairs, descriptors, the clock), one that gives memory ahead of need, one for
-//! each stage of flushing.
+//! The keeper's threads: one for the house (repairs, descriptors, the clock), one that gives memory ahead of need, one that
+//! writes back.
 //!
 //! One process of a session keeps; the keeper's life is that of its house thread, whose slot `superblock.keeper` names. Every
 //! process that hosts a keeper runs the house thread; those that find a living keeper stand by, and one of them takes over
@@ -14,7 +14,7 @@ use crate::file::streams::PASS_PAGES;
 use crate::file::streams::ticks;
 use crate::file::streams::unless_busy;
 use crate::file::vanished;
-use crate::flush::{Flusher, Scope, busy, due, errors, limit, ring};
+use crate::flush::{Flusher, Scope, due, errors, limit, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
 use crate::keeper::desk::Desk;
@@ -188,43 +188,8 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     })
 }
 
-/// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
-pub(super) fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
-    let Ok(me) = shared.me() else { return };
-    while !stop.load(Relaxed) {
-        let mut filled = 0;
-        if shared.keeps.load(Relaxed) {
-            for id in shared.open_files() {
-                // Held only while it is flushed: a close may be waiting for it.
-                let Some(device) = shared.device(id) else {
-                    continue;
-                };
-                let entry = shared.arena.file_unchecked(id);
-                let device_id = device.caps().device;
-                let busy = busy::inflight_bytes(shared.arena.superblock(), device_id);
-                if busy > shared.config.busy_bytes {
-                    continue;
-                }
-                if let Some(scope) = background_scope(shared, entry) {
-                    let scope = Scope {
-                        write: false,
-                        ..scope
-                    };
-                    // Pages that need no read become whole, and are written at once.
-                    let outcome =
-                        shared.change(me, id, &device, || flusher.flush(me, id, &device, scope));
-                    filled += outcome.bytes_read;
-                }
-            }
-        }
-        if filled == 0 {
-            sleep(IDLE_TICK);
-        }
-    }
-}
-
-/// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
-pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
+/// Writes full blocks of large requests at once, and everything else when its time has come; what lacks bytes is filled first.
+pub(super) fn write_back(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
     let mut cursor = 0;
     let mut leased = closing::Leased::default();

@@ -151,7 +151,7 @@ pub struct Superblock {
     pub frames_free: FreeFrames,
     /// Per device: bytes in flight and measured speeds.
     pub devices: [DeviceWords; 16],
-    /// Full blocks of large requests, for the keeper's stage two.
+    /// Full blocks of large requests, for the keeper to write.
     pub eager: Ring,
     /// The thread that is making an entry for a file that nobody has managed, or 0, by inode: calls of the kernel's wait for it, so
     /// that the file's length does not change meanwhile.

@@ -274,7 +274,6 @@ impl World {
         let queue = || Box::new(TimedQueue::new(self.station(), Arc::clone(&shared.arena)));
         let bodies = hosting::bodies(
             Flusher::new(queue(), depth),
-            Flusher::new(queue(), depth),
             Prefetcher::new(queue(), depth),
         );
         let task = |(name, body): (&'static str, hosting::Body)| {
