@@ -3,7 +3,7 @@
 //! A small file is a few requests that wait for one another: what lacks bytes is read before it is written, its last page goes by the
 //! kernel's cache and is waited for, and a sync waits for the device. A queue that one thread has keeps the device busy within a file, not across files. So each
 //! thread does one small file at a time, with plain calls, and the device has as many requests as there are threads. A file that owes
-//! much keeps a queue busy by itself: the caller does these, before it takes part in the rest.
+//! much, or in many places, keeps a queue busy by itself: the caller does these, before it takes part in the rest.
 //!
 //! The threads live for one pass. A process that hosts no keeper has none: it was promised that the engine starts none there.
 
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 
+use crate::file::hasten::{REQUESTS_MIN, is_scattered};
 use crate::flush::Flusher;
 use crate::ids::FileId;
 use crate::member::shared::Shared;
@@ -20,10 +21,13 @@ use crate::sync::Ordering;
 
 /// Files under way at once.
 const THREADS: usize = 8;
-/// Small files from which on it is worth to begin threads.
+/// Small files from which on it is worth to begin threads, and for how many of them each thread begins.
 const FILES_MIN: usize = 8;
+const FILES_EACH: usize = 4;
 /// Pages that a small file owes at most: 1 MiB.
 const SMALL_PAGES_MAX: u64 = 256;
+/// Where memory is short a thread flushes and evicts, as any does.
+const STACK_BYTES: usize = 1024 * 1024;
 
 /// What the threads share.
 struct Work<'a, J, F> {
@@ -43,14 +47,17 @@ pub fn for_each<J: Sync, T: Send + 'static>(
     jobs: &[(FileId, J)],
     flush: impl Fn(Me<'_>, &mut Flusher, &(FileId, J)) -> T + Sync,
 ) -> Vec<T> {
-    let is_small = |at: &usize| {
-        let owed = &shared.arena.file_unchecked(jobs[*at].0).owed_pages;
-        owed.load(Ordering::Acquire) <= SMALL_PAGES_MAX
-    };
-    let (small, large): (Vec<_>, Vec<_>) = (0..jobs.len()).partition(is_small);
-    if small.len() < FILES_MIN || !shared.hosts.load(Relaxed) {
-        return jobs.iter().map(|job| flush(me, flusher, job)).collect();
+    let one_by_one =
+        |flusher: &mut Flusher| jobs.iter().map(|job| flush(me, flusher, job)).collect();
+    if jobs.len() < FILES_MIN || !shared.hosts.load(Relaxed) {
+        return one_by_one(flusher);
     }
+    let (small, large): (Vec<_>, Vec<_>) =
+        (0..jobs.len()).partition(|&at| is_small(me, jobs[at].0));
+    if small.len() < FILES_MIN {
+        return one_by_one(flusher);
+    }
+    let helpers = (small.len() / FILES_EACH).min(THREADS - 1);
     let work = Work {
         shared,
         jobs,
@@ -60,7 +67,7 @@ pub fn for_each<J: Sync, T: Send + 'static>(
     };
     let mut done = scope(|scope| {
         let begin = |_| work.begin(scope, flusher.helper());
-        let helpers: Vec<_> = (1..THREADS).map_while(begin).collect();
+        let helpers: Vec<_> = (0..helpers).map_while(begin).collect();
         let by_queue = |at: usize| (at, (work.flush)(me, flusher, &jobs[at]));
         let mut done: Vec<_> = large.into_iter().map(by_queue).collect();
         done.extend(work.go_on(me, flusher));
@@ -73,6 +80,13 @@ pub fn for_each<J: Sync, T: Send + 'static>(
     });
     done.sort_unstable_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, done)| done).collect()
+}
+
+/// Whether a queue would gain little: a file that owes single pages in many places has as many requests as a large one.
+fn is_small(me: Me<'_>, file: FileId) -> bool {
+    let owed = &me.arena.file_unchecked(file).owed_pages;
+    let owed = owed.load(Ordering::Acquire);
+    owed <= SMALL_PAGES_MAX && (owed < u64::from(REQUESTS_MIN) || !is_scattered(me, file))
 }
 
 impl<J: Sync, T: Send + 'static, F: Fn(Me<'_>, &mut Flusher, &(FileId, J)) -> T + Sync>
@@ -89,7 +103,9 @@ impl<J: Sync, T: Send + 'static, F: Fn(Me<'_>, &mut Flusher, &(FileId, J)) -> T 
             // No slot is free: the others do it.
             Err(_) => Vec::new(),
         };
-        let thread = Builder::new().name("forebay-beside".into());
+        let thread = Builder::new()
+            .name("forebay-beside".into())
+            .stack_size(STACK_BYTES);
         thread.spawn_scoped(scope, run).ok()
     }
 

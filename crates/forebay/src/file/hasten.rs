@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::error::Result;
 use crate::file::core::Core;
 use crate::frame::slots;
+use crate::ids::FileId;
 use crate::member::hurry::{PAGES_IN_A_ROW_MIN, PATIENCE, hurry};
 use crate::member::presence::has_keeper;
 use crate::memory::files::HURRY;
@@ -17,7 +18,7 @@ use crate::sync::Ordering;
 use crate::sync::time::Instant;
 
 /// Requests below which waking the keeper costs more than it saves.
-const REQUESTS_MIN: u32 = 32;
+pub const REQUESTS_MIN: u32 = 32;
 /// Blocks that are looked at to estimate the requests.
 const SAMPLE_BLOCKS: u32 = 64;
 
@@ -37,7 +38,7 @@ fn hasten(core: &Core, me: Me<'_>) {
     let owed = entry.owed_pages.load(Ordering::Acquire);
     if owed < u64::from(REQUESTS_MIN)
         || !has_keeper(&core.shared.arena)
-        || owed < PAGES_IN_A_ROW_MIN && !is_scattered(core, me)
+        || owed < PAGES_IN_A_ROW_MIN && !is_scattered(me, core.id)
     {
         return;
     }
@@ -57,14 +58,16 @@ fn hasten(core: &Core, me: Me<'_>) {
     }
 }
 
-/// Whether flushing takes many requests: by the runs of dirty pages in the first blocks that owe something.
-fn is_scattered(core: &Core, me: Me<'_>) -> bool {
-    let Ok(_operation) = me.enter(core.id) else {
+/// Whether flushing takes [`REQUESTS_MIN`] requests: by the runs of dirty pages in the first blocks that owe something. The caller is in no
+/// operation.
+pub fn is_scattered(me: Me<'_>, file: FileId) -> bool {
+    let Ok(_operation) = me.enter(file) else {
         return false;
     };
+    let entry = me.arena.file_unchecked(file);
     let (mut at, mut requests) = (0, 0);
     for _ in 0..SAMPLE_BLOCKS {
-        let Some((block, id)) = slots::next_owed(me.arena, core.entry(), at) else {
+        let Some((block, id)) = slots::next_owed(me.arena, entry, at) else {
             break;
         };
         let owed = me.arena.header(id).map_or(0, |header| header.owed());

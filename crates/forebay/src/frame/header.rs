@@ -268,11 +268,11 @@ impl Header {
         self.charged.load(Ordering::Relaxed) & CHARGE_MASK
     }
 
-    /// Ticks for which something has been dirty, or has been tried in vain; at most [`AGE_MAX`].
+    /// Ticks for which something has been dirty, or has been tried in vain; at most [`AGE_MAX`]. None have passed if that began after
+    /// somebody looked at `tick`.
     pub fn dirty_ticks(&self, tick: u32) -> u32 {
         let since = self.charged.load(Ordering::Relaxed) >> CHARGE_BITS;
-        let age = (tick.wrapping_sub(since) << CHARGE_BITS) >> CHARGE_BITS;
-        age.min(AGE_MAX)
+        usage::between(since, tick, u32::MAX >> CHARGE_BITS).min(AGE_MAX)
     }
 
     /// Whether every byte of the block is in memory, as it is at this moment.

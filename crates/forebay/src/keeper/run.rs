@@ -281,17 +281,19 @@ fn write_eagerly(
     worked
 }
 
-fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
+/// One pass over all files of which something is due.
+pub fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
     let coldest = streams::write_coldest(shared, me, flusher);
+    // Whether others keep a device busy is asked while nothing of this pass is under way.
     let is_due = |id: FileId| {
         let scope = background_scope(shared, shared.arena.file_unchecked(id))?;
+        let scope = unless_busy(shared, &shared.device(id)?, scope)?;
         due::is_any(me, id, &scope).then_some((id, scope))
     };
     let due: Vec<_> = shared.open_files().into_iter().filter_map(is_due).collect();
     let written = beside::for_each(shared, me, flusher, &due, |me, flusher, &(id, scope)| {
         // Held only while it is flushed: a close may be waiting for it.
         let device = shared.device(id)?;
-        let scope = unless_busy(shared, &device, scope)?;
         let outcome = shared.flush_with(flusher, me, id, &device, scope);
         Some(outcome.pages_written)
     });

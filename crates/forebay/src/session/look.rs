@@ -268,6 +268,14 @@ pub(super) fn path_of(entry: &FileEntry) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(entry.path()))
 }
 
+/// What tells a file from another one that gets its entry later. Not its path, nor its device's number: both change
+/// ([`FileEntry::set_aside`]).
+fn identity_of(entry: &FileEntry) -> Option<[u64; 3]> {
+    let words = [&entry.inode, &entry.birth, &entry.store];
+    let words = words.map(|word| word.load(Ordering::Acquire));
+    (entry.state.load(Ordering::Acquire) == LIVE).then_some(words)
+}
+
 fn owed_bytes(entry: &FileEntry) -> u64 {
     let pages = entry.owed_pages.load(Ordering::Acquire);
     pages.saturating_mul(PAGE_BYTES as u64)
@@ -365,14 +373,20 @@ impl Session {
             lacks && is_wanted(&path_of(entry))
         };
         let lacking = live_files(&self.shared.arena).filter(|(_, entry)| is_lacking(entry));
-        let lacking: Vec<_> = lacking.collect();
+        let lacking: Vec<_> = lacking
+            .map(|(id, entry)| (id, (entry, identity_of(entry))))
+            .collect();
         if lacking.is_empty() {
             return Ok(Vec::new());
         }
         // Many requests at once: this may be gigabytes.
         let mut flusher = flusher(&self.shared)?;
         let settled = beside::for_each(&self.shared, me, &mut flusher, &lacking, |me, by, file| {
-            let (id, entry) = *file;
+            let (id, (entry, listed)) = *file;
+            // That file owes nothing any more. Another one that has the entry now may be none that is wanted.
+            if identity_of(entry) != listed {
+                return Ok(());
+            }
             let settled = self.settle_file(me, id, by, durability);
             settled.map_err(|reason| Unsettled::new(id, entry, reason))
         });

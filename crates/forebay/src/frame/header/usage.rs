@@ -36,14 +36,11 @@ const VISIT_TICKS: u32 = 64;
 /// Ticks by which a stamp may be later than the tick that somebody has looked at before, and goes on with.
 const LATER_MAX: u32 = 4096;
 
-/// Ticks from a stamp to one that was looked at, perhaps before the stamp was made: then none have passed.
-fn between(stamp: u32, tick: u32) -> u32 {
-    let ticks = tick.wrapping_sub(stamp) & TICK_MASK;
-    if ticks > TICK_MASK - LATER_MAX {
-        0
-    } else {
-        ticks
-    }
+/// Ticks from a stamp, of which a mask of lower bits is kept, to one that was looked at, perhaps before the stamp was made: then none have
+/// passed.
+pub(super) fn between(stamp: u32, tick: u32, mask: u32) -> u32 {
+    let ticks = tick.wrapping_sub(stamp) & mask;
+    if ticks > mask - LATER_MAX { 0 } else { ticks }
 }
 
 impl Usage {
@@ -93,7 +90,7 @@ impl Header {
     #[cold]
     fn touch_anew(&self, seen: u32, tick: u32, pause: u32) -> bool {
         let usage = Usage::of(seen);
-        let left_for = between(seen, tick);
+        let left_for = between(seen, tick, TICK_MASK);
         let kind = match usage {
             Usage::Again => AGAIN,
             Usage::Once if left_for >= pause => AGAIN,
@@ -110,7 +107,7 @@ impl Header {
 
     /// Ticks since the last use, or since it was read ahead.
     pub fn idle_ticks(&self, tick: u32) -> u32 {
-        between(self.stamp.load(Ordering::Relaxed), tick)
+        between(self.stamp.load(Ordering::Relaxed), tick, TICK_MASK)
     }
 
     /// Counts what has become of the bytes that were read ahead into this block.

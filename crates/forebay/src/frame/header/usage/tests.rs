@@ -1,7 +1,7 @@
 //! What uses make of a block.
 
 use super::*;
-use crate::frame::header::Identity;
+use crate::frame::header::{AGE_MAX, CHARGE_BITS, Identity};
 use crate::ids::{BlockIndex, FileId};
 
 fn header() -> Box<Header> {
@@ -78,4 +78,21 @@ fn another_block_begins_anew_and_ticks_come_round() {
     assert_eq!(header.idle_ticks(4), 5);
     header.touch(4);
     assert_eq!(header.usage(), Usage::Once);
+}
+
+#[test]
+fn what_became_dirty_after_the_tick_that_was_looked_at_is_young() {
+    let header = header();
+    let dirty_since = |tick: u32| {
+        header
+            .charged
+            .store(tick << CHARGE_BITS | 1, Ordering::Relaxed)
+    };
+    dirty_since(20);
+    assert_eq!(header.dirty_ticks(19), 0);
+    assert_eq!(header.dirty_ticks(25), 5);
+    dirty_since(u32::MAX);
+    assert_eq!(header.dirty_ticks(4), 5, "ticks come round");
+    dirty_since(0);
+    assert_eq!(header.dirty_ticks(AGE_MAX + 10), AGE_MAX, "and are many");
 }
