@@ -383,7 +383,7 @@ impl Session {
         let mut flusher = flusher(&self.shared)?;
         let settled = beside::for_each(&self.shared, me, &mut flusher, &lacking, |me, by, file| {
             let (id, (entry, listed)) = *file;
-            // That file owes nothing any more. Another one that has the entry now may be none that is wanted.
+            // That file owes nothing any more, or is gone. Another one that has the entry now may be none that is wanted.
             if identity_of(entry) != listed {
                 return Ok(());
             }
