@@ -7,43 +7,79 @@
 //! and others' marks are elsewhere in the share. Whoever comes marks first and looks then: of two who come at once at least
 //! one sees the other.
 //!
+//! The kernel walks all marks on a list for each call on one, so lists are kept short. The user has many lists, and a file's share says which is
+//! its own. A directory is one: a process that has marked [`EXACT_MAX`] of its files makes one mark more, for all others that it may have
+//! there. That mark says whose lists these others are on. To those who have the same lists it says nothing, and all others leave the
+//! directory's files to the kernel meanwhile.
+//!
 //! The kernel takes marks back when a process ends, in whatever way. What this covers and what not is in
-//! `docs/decisions/0011-claims.md`.
+//! `docs/decisions/0011-claims.md`, and why lists are short in `docs/decisions/0090-locks-in-short-lists.md`.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device::{Caps, KernelReason};
 use crate::memory::place::dir::{UserDir, user_id};
 use crate::sys::lock;
 
-/// Where the user's list is: where shared memory is by convention, whatever place an arena has.
+/// Where the user's lists are: where shared memory is by convention, whatever place an arena has.
 const LIST_PARENT: &str = "/dev/shm";
-/// Its name in the user's directory.
-const LIST_NAME: &str = "claims";
+/// The user's lists. Each takes a descriptor of a process that has files on it.
+const LISTS: usize = 64;
+/// Files of a directory that a process marks each by itself.
+const EXACT_MAX: u32 = 64;
 /// Bits that tell files apart, and bits that tell sessions apart in a file's share. The last byte has an offset.
 const FILE_BITS: u32 = 31;
 const SESSION_BITS: u32 = 31;
+/// From here on a directory's bytes are for marks that stand for several files, divided among users' lists, and then among sessions.
+const WIDE: u64 = 1 << (FILE_BITS + SESSION_BITS);
 
 /// The marks of one process in one session.
 #[derive(Default)]
 pub struct Claims {
-    list: OnceLock<Option<OwnedFd>>,
-    /// By the file's share. Never held over anything but marking.
-    held: Mutex<HashMap<u64, Held>>,
+    lists: OnceLock<Option<Lists>>,
+    /// Never held over anything but marking.
+    marks: Mutex<Marks>,
     relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
+}
+
+/// The user's lists, each opened when it is needed.
+struct Lists {
+    dir: PathBuf,
+    /// What tells them from others' lists.
+    hash: u64,
+    files: [OnceLock<Option<OwnedFd>>; LISTS],
+}
+
+/// What this process has marked.
+#[derive(Default)]
+struct Marks {
+    /// By the file's share.
+    held: HashMap<u64, Held>,
+    /// By device and inode.
+    directories: HashMap<(u64, u64), Directory>,
 }
 
 struct Held {
     /// Claims on the same file in this process.
     count: u32,
-    directory: Option<OwnedFd>,
     /// The byte that this session marks.
     byte: u64,
+    /// The directory's key, and whether the file has a mark of its own there.
+    directory: Option<((u64, u64), bool)>,
+}
+
+/// One description for all marks in a directory.
+struct Directory {
+    file: OwnedFd,
+    /// Files with marks of their own, and those that have one together.
+    exact: u32,
+    wide: u32,
 }
 
 /// A mark, for as long as this lives.
@@ -68,6 +104,93 @@ fn share_of(caps: &Caps) -> u64 {
     mixed([caps.device, caps.inode, caps.birth]) >> (64 - FILE_BITS)
 }
 
+/// A session's bits in a share.
+fn session_bits(session: u64) -> u64 {
+    mixed([session, 0, 0]) >> (64 - SESSION_BITS)
+}
+
+impl Lists {
+    fn find() -> Option<Self> {
+        let dir = UserDir::make(Path::new(LIST_PARENT), user_id()).ok()?.path;
+        let is = std::fs::metadata(&dir).ok()?;
+        Some(Lists {
+            hash: mixed([is.dev(), is.ino(), 0]) >> (64 - FILE_BITS),
+            files: [const { OnceLock::new() }; LISTS],
+            dir,
+        })
+    }
+
+    fn open(&self, number: usize) -> Option<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o600);
+        let path = self.dir.join(format!("claims.{number:02}"));
+        options.custom_flags(libc::O_NOFOLLOW).open(path).ok()
+    }
+}
+
+impl Directory {
+    /// Marks one file more: by itself, unless that would be too many and others need it for nothing. Whether it has a mark of its own.
+    fn mark(&mut self, byte: u64, wide: Option<u64>) -> bool {
+        match wide {
+            Some(wide) if self.exact >= EXACT_MAX => {
+                if self.wide == 0 {
+                    let _ = lock::share(self.file.as_fd(), wide);
+                }
+                self.wide += 1;
+                false
+            }
+            _ => {
+                let _ = lock::share(self.file.as_fd(), byte);
+                self.exact += 1;
+                true
+            }
+        }
+    }
+
+    /// Takes a file's mark away. Whether any are left.
+    fn unmark(&mut self, byte: u64, wide: Option<u64>, is_exact: bool) -> bool {
+        let count = match is_exact {
+            true => &mut self.exact,
+            false => &mut self.wide,
+        };
+        *count = count.saturating_sub(1);
+        let last = if is_exact { Some(byte) } else { wide };
+        if let Some(byte) = last.filter(|_| is_exact || *count == 0) {
+            let _ = lock::let_go(self.file.as_fd(), byte);
+        }
+        self.exact + self.wide > 0
+    }
+}
+
+impl Marks {
+    /// The directory that a file lies in. Best effort: one that cannot be had covers nobody.
+    fn directory(
+        &mut self,
+        path: &Path,
+        place: impl FnOnce(File) -> OwnedFd,
+    ) -> Option<((u64, u64), &mut Directory)> {
+        let key_of = |is: Metadata| (is.dev(), is.ino());
+        let path = path.parent()?;
+        let mut key = key_of(std::fs::metadata(path).ok()?);
+        if !self.directories.contains_key(&key) {
+            let file = File::open(path).ok()?;
+            // Another one may have the name by now.
+            key = key_of(file.metadata().ok()?);
+            self.directories.entry(key).or_insert_with(|| Directory {
+                file: place(file),
+                exact: 0,
+                wide: 0,
+            });
+        }
+        Some((key, self.directories.get_mut(&key)?))
+    }
+
+    fn directory_of(&self, held: &Held) -> Option<&OwnedFd> {
+        let (key, _) = held.directory?;
+        Some(&self.directories.get(&key)?.file)
+    }
+}
+
 impl Claims {
     /// Where descriptors are put from now on.
     pub fn relocate(&self, relocate: fn(OwnedFd) -> OwnedFd) {
@@ -81,17 +204,26 @@ impl Claims {
         }
     }
 
-    fn list(&self) -> Option<&OwnedFd> {
-        let open = || {
-            let dir = UserDir::make(Path::new(LIST_PARENT), user_id()).ok()?;
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).mode(0o600);
-            let file = options
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(dir.path.join(LIST_NAME));
-            Some(self.placed(file.ok()?))
-        };
-        self.list.get_or_init(open).as_ref()
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lists(&self) -> Option<&Lists> {
+        self.lists.get_or_init(Lists::find).as_ref()
+    }
+
+    /// The user's list on which a file is.
+    fn list(&self, share: u64) -> Option<&OwnedFd> {
+        let lists = self.lists()?;
+        let number = share as usize % LISTS;
+        let open = || lists.open(number).map(|file| self.placed(file));
+        lists.files[number].get_or_init(open).as_ref()
+    }
+
+    /// The byte of a directory that says that a session has files there which are on the user's lists alone.
+    fn wide(&self, session: u64) -> Option<u64> {
+        let lists = self.lists()?;
+        Some(WIDE | lists.hash << SESSION_BITS | session)
     }
 
     /// Claims a file for a session.
@@ -115,23 +247,26 @@ impl Claims {
     /// Marks a file that the session has claimed already.
     pub fn hold(self: &Arc<Self>, session: u64, caps: &Caps, path: &Path) -> Claim {
         let share = share_of(caps);
-        let byte = (share << SESSION_BITS) | (mixed([session, 0, 0]) >> (64 - SESSION_BITS));
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.entry(share)
-            .and_modify(|held| held.count += 1)
-            .or_insert_with(|| {
-                let directory = path.parent().and_then(|dir| File::open(dir).ok());
-                let directory = directory.map(|file| self.placed(file));
+        let session = session_bits(session);
+        let byte = (share << SESSION_BITS) | session;
+        let mut marks = self.marks();
+        match marks.held.get_mut(&share) {
+            Some(held) => held.count += 1,
+            None => {
                 // Best effort: a list that cannot be had covers nobody.
-                for list in self.list().into_iter().chain(&directory) {
-                    let _ = lock::share(list.as_fd(), byte);
-                }
-                Held {
+                let list = self.list(share);
+                let is_listed = list.is_some_and(|list| lock::share(list.as_fd(), byte).is_ok());
+                let wide = self.wide(session).filter(|_| is_listed);
+                let directory = marks.directory(path, |file| self.placed(file));
+                let directory = directory.map(|(key, dir)| (key, dir.mark(byte, wide)));
+                let held = Held {
                     count: 1,
-                    directory,
                     byte,
-                }
-            });
+                    directory,
+                };
+                marks.held.insert(share, held);
+            }
+        }
         Claim {
             claims: Arc::clone(self),
             share,
@@ -140,17 +275,18 @@ impl Claims {
 
     /// Runs `f` with the descriptors by which this process has marked a file: the marks last for as long as anybody has these.
     pub fn with_marks<T>(&self, caps: &Caps, f: impl FnOnce(&[BorrowedFd<'_>]) -> T) -> T {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let marked = held.get(&share_of(caps));
-        let directory = marked.and_then(|held| held.directory.as_ref());
-        let list = marked.and_then(|_| self.list());
-        let marks: Vec<_> = directory.into_iter().chain(list).map(AsFd::as_fd).collect();
-        f(&marks)
+        let marks = self.marks();
+        let share = share_of(caps);
+        let marked = marks.held.get(&share);
+        let directory = marked.and_then(|held| marks.directory_of(held));
+        let list = marked.and_then(|_| self.list(share));
+        let all: Vec<_> = directory.into_iter().chain(list).map(AsFd::as_fd).collect();
+        f(&all)
     }
 
     fn is_others(&self, share: u64) -> bool {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(held) = held.get(&share) else {
+        let marks = self.marks();
+        let Some(held) = marks.held.get(&share) else {
             return false;
         };
         let (start, end) = (share << SESSION_BITS, (share + 1) << SESSION_BITS);
@@ -158,34 +294,66 @@ impl Claims {
             (start, held.byte - start),
             (held.byte + 1, end - held.byte - 1),
         ];
-        let mut lists = self.list().into_iter().chain(&held.directory);
+        let directory = marks.directory_of(held);
+        let mut lists = self.list(share).into_iter().chain(directory);
         lists.any(|list| {
             let is_held =
                 |start, len| lock::is_any_held_elsewhere(list.as_fd(), start, len).unwrap_or(false);
             // Mostly nobody has any of it, and one question says so.
             is_held(start, end - start) && around.iter().any(|&(start, len)| is_held(start, len))
+        }) || directory.is_some_and(|directory| {
+            let session = held.byte - start;
+            self.is_wide_elsewhere(directory, session, WIDE..2 * WIDE)
         })
+    }
+
+    /// Whether another session that is not on the user's lists may have any file of a directory.
+    fn is_wide_elsewhere(&self, directory: &OwnedFd, session: u64, bytes: Range<u64>) -> bool {
+        let found =
+            lock::any_held_elsewhere(directory.as_fd(), bytes.start, bytes.end - bytes.start);
+        let Ok(Some(byte)) = found else { return false };
+        if !bytes.contains(&byte) {
+            // A lock of more than that is none of ours.
+            return true;
+        }
+        let (hash, of) = (
+            (byte - WIDE) >> SESSION_BITS,
+            byte & ((1 << SESSION_BITS) - 1),
+        );
+        let is_listed = self.lists().is_some_and(|lists| lists.hash == hash);
+        // The kernel tells of one mark. What it has not told of lies on either side.
+        (of != session && !is_listed)
+            || self.is_wide_elsewhere(directory, session, bytes.start..byte)
+            || self.is_wide_elsewhere(directory, session, byte + 1..bytes.end)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut held = self
-            .claims
-            .held
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(mine) = held.get_mut(&self.share) else {
+        let claims = &self.claims;
+        let mut marks = claims.marks();
+        let Some(mine) = marks.held.get_mut(&self.share) else {
             return;
         };
         mine.count -= 1;
         if mine.count > 0 {
             return;
         }
+        let (byte, directory) = (mine.byte, mine.directory);
+        marks.held.remove(&self.share);
         // Said, not left to the closing: a child of a fork may have a copy of the descriptor.
-        for list in self.claims.list().into_iter().chain(&mine.directory) {
-            let _ = lock::let_go(list.as_fd(), mine.byte);
+        if let Some(list) = claims.list(self.share) {
+            let _ = lock::let_go(list.as_fd(), byte);
         }
-        held.remove(&self.share);
+        if let Some((key, is_exact)) = directory
+            && let Some(dir) = marks.directories.get_mut(&key)
+            && !dir.unmark(
+                byte,
+                claims.wide(byte & ((1 << SESSION_BITS) - 1)),
+                is_exact,
+            )
+        {
+            marks.directories.remove(&key);
+        }
     }
 }

@@ -233,7 +233,8 @@ fn find_or_enter(
         None if stat.len == 0 => false,
         None => return Ok(Found::Unseen(stat)),
     };
-    enter(me, id, device.as_ref(), (&stat, holey), path);
+    let lock_byte = shared.new_lock_byte();
+    enter(me, (id, lock_byte), device.as_ref(), (&stat, holey), path);
     Ok(Found::Entered(id))
 }
 
@@ -299,7 +300,7 @@ pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
 
 fn enter(
     me: Me<'_>,
-    id: FileId,
+    (id, lock_byte): (FileId, u64),
     device: &dyn DeviceFile,
     (stat, holey): (&DeviceStat, bool),
     path: &[u8],
@@ -340,6 +341,8 @@ fn enter(
     );
     take_sizes(entry, stat, holey);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
+    // Before it counts anybody: who sees a count looks at the lock.
+    entry.lock_byte.store(lock_byte, Ordering::Release);
     counts::begin(entry, device.is_writable());
     search::entered(me.arena);
     entry.state.store(LIVE, Ordering::Release);

@@ -19,7 +19,7 @@ fn all(writes: bool) -> u64 {
 
 /// An entry is being made for its first description.
 pub(super) fn begin(entry: &FileEntry, writes: bool) {
-    entry.openers.store(one(writes), Ordering::Relaxed);
+    entry.openers.store(one(writes), Ordering::Release);
 }
 
 /// Counts one more. Under the table lock, which is held until the caller has its lock of the kernel's as well.
