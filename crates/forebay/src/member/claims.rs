@@ -53,7 +53,7 @@ struct Lists {
     dir: PathBuf,
     /// What tells them from others' lists.
     hash: u64,
-    files: [OnceLock<Option<OwnedFd>>; LISTS],
+    files: [OnceLock<OwnedFd>; LISTS],
 }
 
 /// What this process has marked.
@@ -212,12 +212,16 @@ impl Claims {
         self.lists.get_or_init(Lists::find).as_ref()
     }
 
-    /// The user's list on which a file is.
+    /// The user's list on which a file is. The caller has the marks.
     fn list(&self, share: u64) -> Option<&OwnedFd> {
         let lists = self.lists()?;
         let number = share as usize % LISTS;
-        let open = || lists.open(number).map(|file| self.placed(file));
-        lists.files[number].get_or_init(open).as_ref()
+        let known = &lists.files[number];
+        if known.get().is_none() {
+            // Where there is no number for a descriptor now, there may be one for the next file.
+            let _ = known.set(self.placed(lists.open(number)?));
+        }
+        known.get()
     }
 
     /// The byte of a directory that says that a session has files there which are on the user's lists alone.
@@ -302,30 +306,28 @@ impl Claims {
             // Mostly nobody has any of it, and one question says so.
             is_held(start, end - start) && around.iter().any(|&(start, len)| is_held(start, len))
         }) || directory.is_some_and(|directory| {
-            let session = held.byte - start;
-            self.is_wide_elsewhere(directory, session, WIDE..2 * WIDE)
+            // Who cannot look at the list learns nothing from its being the same.
+            let lists = self.lists().filter(|_| self.list(share).is_some());
+            let mine = (held.byte - start, lists.map(|lists| lists.hash));
+            is_wide_elsewhere(directory, mine, WIDE..2 * WIDE)
         })
     }
+}
 
-    /// Whether another session that is not on the user's lists may have any file of a directory.
-    fn is_wide_elsewhere(&self, directory: &OwnedFd, session: u64, bytes: Range<u64>) -> bool {
-        let found =
-            lock::any_held_elsewhere(directory.as_fd(), bytes.start, bytes.end - bytes.start);
-        let Ok(Some(byte)) = found else { return false };
-        if !bytes.contains(&byte) {
-            // A lock of more than that is none of ours.
-            return true;
-        }
-        let (hash, of) = (
-            (byte - WIDE) >> SESSION_BITS,
-            byte & ((1 << SESSION_BITS) - 1),
-        );
-        let is_listed = self.lists().is_some_and(|lists| lists.hash == hash);
-        // The kernel tells of one mark. What it has not told of lies on either side.
-        (of != session && !is_listed)
-            || self.is_wide_elsewhere(directory, session, bytes.start..byte)
-            || self.is_wide_elsewhere(directory, session, byte + 1..bytes.end)
+/// Whether another session that has other lists may have any file of a directory. `mine`: the own session's bits, and its lists' hash.
+fn is_wide_elsewhere(directory: &OwnedFd, mine: (u64, Option<u64>), bytes: Range<u64>) -> bool {
+    let found = lock::any_held_elsewhere(directory.as_fd(), bytes.start, bytes.end - bytes.start);
+    let Ok(Some(byte)) = found else { return false };
+    if !bytes.contains(&byte) {
+        // A lock of more than that is none of ours.
+        return true;
     }
+    let hash = (byte - WIDE) >> SESSION_BITS;
+    let session = byte & ((1 << SESSION_BITS) - 1);
+    // The kernel tells of one mark. What it has not told of lies on either side.
+    (session != mine.0 && Some(hash) != mine.1)
+        || is_wide_elsewhere(directory, mine, bytes.start..byte)
+        || is_wide_elsewhere(directory, mine, byte + 1..bytes.end)
 }
 
 impl Drop for Claim {

@@ -32,10 +32,13 @@ use crate::sys::{self, lock};
 
 /// Bytes that a process takes at once: those of several that make entries by turns would not touch.
 const BYTES_AT_ONCE: u64 = 64;
-/// How far apart an entry's two bytes are; also more than there will ever be.
+/// Where the bytes of the two kinds begin, far beyond those of [`viewers`](crate::member::viewers). There are as many between them as there will
+/// ever be.
+const OF_READERS: u64 = 1 << 60;
 const OF_WRITERS: u64 = 1 << 61;
 
 /// One process's descriptions of a file, and the byte of its locks.
+#[derive(Default)]
 struct Here {
     /// Those that only read, and those that the file could be written by.
     counts: [u32; 2],
@@ -54,7 +57,7 @@ pub struct Opens {
 
 /// The byte that says who has descriptions of the one or the other kind. Of what shared memory says, whatever is there.
 fn byte_of(lock_byte: u64, writes: bool) -> u64 {
-    lock_byte % OF_WRITERS + if writes { OF_WRITERS } else { 0 }
+    lock_byte % OF_READERS + if writes { OF_WRITERS } else { OF_READERS }
 }
 
 /// As [`byte_of`], of an entry as it is.
@@ -88,10 +91,10 @@ impl Opens {
         let entry = arena.file_unchecked(file);
         let lock_byte = entry.lock_byte.load(Ordering::Acquire);
         let mut counts = self.counts();
-        let here = counts.entry(file).or_insert(Here {
-            counts: [0, 0],
-            lock_byte,
-        });
+        let here = counts.entry(file).or_default();
+        if here.counts == [0, 0] {
+            here.lock_byte = lock_byte;
+        }
         let count = &mut here.counts[usize::from(writes)];
         if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
             self.locks.get_or_init(|| {
