@@ -16,6 +16,7 @@
 //! `docs/decisions/0011-claims.md`, and why lists are short in `docs/decisions/0090-locks-in-short-lists.md`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{File, Metadata, OpenOptions};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,8 +30,8 @@ use crate::sys::lock;
 
 /// Where the user's lists are: where shared memory is by convention, whatever place an arena has.
 const LIST_PARENT: &str = "/dev/shm";
-/// The user's lists. Each takes a descriptor of a process that has files on it.
-const LISTS: usize = 64;
+/// The user's lists. Each takes a descriptor of a process for as long as that has files on it.
+const LISTS: u64 = 64;
 /// Files of a directory that a process marks each by itself.
 const EXACT_MAX: u32 = 64;
 /// Bits that tell files apart, and bits that tell sessions apart in a file's share. The last byte has an offset.
@@ -48,12 +49,18 @@ pub struct Claims {
     relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
 }
 
-/// The user's lists, each opened when it is needed.
+/// Where the user's lists are.
 struct Lists {
     dir: PathBuf,
     /// What tells them from others' lists.
     hash: u64,
-    files: [OnceLock<OwnedFd>; LISTS],
+}
+
+/// One of the user's lists.
+struct List {
+    file: OwnedFd,
+    /// This process's files on it.
+    count: u32,
 }
 
 /// What this process has marked.
@@ -61,6 +68,8 @@ struct Lists {
 struct Marks {
     /// By the file's share.
     held: HashMap<u64, Held>,
+    /// By number.
+    lists: HashMap<u64, List>,
     /// By device and inode.
     directories: HashMap<(u64, u64), Directory>,
 }
@@ -70,6 +79,8 @@ struct Held {
     count: u32,
     /// The byte that this session marks.
     byte: u64,
+    /// Whether it has done so on the user's list.
+    is_listed: bool,
     /// The directory's key, and whether the file has a mark of its own there.
     directory: Option<((u64, u64), bool)>,
 }
@@ -115,12 +126,11 @@ impl Lists {
         let is = std::fs::metadata(&dir).ok()?;
         Some(Lists {
             hash: mixed([is.dev(), is.ino(), 0]) >> (64 - FILE_BITS),
-            files: [const { OnceLock::new() }; LISTS],
             dir,
         })
     }
 
-    fn open(&self, number: usize) -> Option<File> {
+    fn open(&self, number: u64) -> Option<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o600);
         let path = self.dir.join(format!("claims.{number:02}"));
@@ -156,6 +166,7 @@ impl Directory {
         *count = count.saturating_sub(1);
         let last = if is_exact { Some(byte) } else { wide };
         if let Some(byte) = last.filter(|_| is_exact || *count == 0) {
+            // As on a list.
             let _ = lock::let_go(self.file.as_fd(), byte);
         }
         self.exact + self.wide > 0
@@ -185,6 +196,50 @@ impl Marks {
         Some((key, self.directories.get_mut(&key)?))
     }
 
+    /// The user's list on which a file is, if it can be had and this process has marked anything there.
+    fn list_of(&self, share: u64) -> Option<&OwnedFd> {
+        let list = self.lists.get(&(share % LISTS))?;
+        Some(&list.file)
+    }
+
+    /// Marks a file on the user's list. `false`: that cannot be.
+    fn mark_on_list(
+        &mut self,
+        (share, byte): (u64, u64),
+        open: impl FnOnce(u64) -> Option<OwnedFd>,
+    ) -> bool {
+        let number = share % LISTS;
+        let list = match self.lists.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let Some(file) = open(number) else {
+                    return false;
+                };
+                vacant.insert(List { file, count: 0 })
+            }
+        };
+        let is_marked = lock::share(list.file.as_fd(), byte).is_ok();
+        list.count += u32::from(is_marked);
+        if list.count == 0 {
+            self.lists.remove(&number);
+        }
+        is_marked
+    }
+
+    /// Takes a file's mark on the user's list away.
+    fn unmark_on_list(&mut self, share: u64, byte: u64) {
+        let number = share % LISTS;
+        let Some(list) = self.lists.get_mut(&number) else {
+            return;
+        };
+        // Said, not left to the closing: a child of a fork may have a copy of the descriptor.
+        let _ = lock::let_go(list.file.as_fd(), byte);
+        list.count = list.count.saturating_sub(1);
+        if list.count == 0 {
+            self.lists.remove(&number);
+        }
+    }
+
     fn directory_of(&self, held: &Held) -> Option<&OwnedFd> {
         let (key, _) = held.directory?;
         Some(&self.directories.get(&key)?.file)
@@ -210,18 +265,6 @@ impl Claims {
 
     fn lists(&self) -> Option<&Lists> {
         self.lists.get_or_init(Lists::find).as_ref()
-    }
-
-    /// The user's list on which a file is. The caller has the marks.
-    fn list(&self, share: u64) -> Option<&OwnedFd> {
-        let lists = self.lists()?;
-        let number = share as usize % LISTS;
-        let known = &lists.files[number];
-        if known.get().is_none() {
-            // Where there is no number for a descriptor now, there may be one for the next file.
-            let _ = known.set(self.placed(lists.open(number)?));
-        }
-        known.get()
     }
 
     /// The byte of a directory that says that a session has files there which are on the user's lists alone.
@@ -258,14 +301,15 @@ impl Claims {
             Some(held) => held.count += 1,
             None => {
                 // Best effort: a list that cannot be had covers nobody.
-                let list = self.list(share);
-                let is_listed = list.is_some_and(|list| lock::share(list.as_fd(), byte).is_ok());
+                let open = |number| Some(self.placed(self.lists()?.open(number)?));
+                let is_listed = marks.mark_on_list((share, byte), open);
                 let wide = self.wide(session).filter(|_| is_listed);
                 let directory = marks.directory(path, |file| self.placed(file));
                 let directory = directory.map(|(key, dir)| (key, dir.mark(byte, wide)));
                 let held = Held {
                     count: 1,
                     byte,
+                    is_listed,
                     directory,
                 };
                 marks.held.insert(share, held);
@@ -283,7 +327,7 @@ impl Claims {
         let share = share_of(caps);
         let marked = marks.held.get(&share);
         let directory = marked.and_then(|held| marks.directory_of(held));
-        let list = marked.and_then(|_| self.list(share));
+        let list = marked.and_then(|_| marks.list_of(share));
         let all: Vec<_> = directory.into_iter().chain(list).map(AsFd::as_fd).collect();
         f(&all)
     }
@@ -299,7 +343,8 @@ impl Claims {
             (held.byte + 1, end - held.byte - 1),
         ];
         let directory = marks.directory_of(held);
-        let mut lists = self.list(share).into_iter().chain(directory);
+        let list = marks.list_of(share);
+        let mut lists = list.into_iter().chain(directory);
         lists.any(|list| {
             let is_held =
                 |start, len| lock::is_any_held_elsewhere(list.as_fd(), start, len).unwrap_or(false);
@@ -307,7 +352,7 @@ impl Claims {
             is_held(start, end - start) && around.iter().any(|&(start, len)| is_held(start, len))
         }) || directory.is_some_and(|directory| {
             // Who cannot look at the list learns nothing from its being the same.
-            let lists = self.lists().filter(|_| self.list(share).is_some());
+            let lists = list.and_then(|_| self.lists());
             let mine = (held.byte - start, lists.map(|lists| lists.hash));
             is_wide_elsewhere(directory, mine, WIDE..2 * WIDE)
         })
@@ -341,11 +386,10 @@ impl Drop for Claim {
         if mine.count > 0 {
             return;
         }
-        let (byte, directory) = (mine.byte, mine.directory);
+        let (byte, directory, is_listed) = (mine.byte, mine.directory, mine.is_listed);
         marks.held.remove(&self.share);
-        // Said, not left to the closing: a child of a fork may have a copy of the descriptor.
-        if let Some(list) = claims.list(self.share) {
-            let _ = lock::let_go(list.as_fd(), byte);
+        if is_listed {
+            marks.unmark_on_list(self.share, byte);
         }
         if let Some((key, is_exact)) = directory
             && let Some(dir) = marks.directories.get_mut(&key)
