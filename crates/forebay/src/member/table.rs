@@ -85,13 +85,14 @@ pub fn open(
                 Ok(Found::Entered(id)) => (Some(*id), shared.add_open(*id, writes)),
                 _ => (None, Ok(())),
             };
+            if let (Err(_), Some(id)) = (&added, id) {
+                // What counts without a lock may be corrected as soon as the table's lock is free.
+                close(shared, id, writes);
+            }
             leave_to_kernel_if(shared, me, id.filter(|_| added.is_ok()), has_come);
             unlock(me);
             gone.iter().for_each(|&id| gone::forget(shared, me, id));
-            if let (Err(error), Some(id)) = (added, id) {
-                close(shared, id, writes);
-                return Err(error);
-            }
+            added?;
             match found? {
                 Found::Known(id) | Found::Entered(id) => {
                     counts::go_on(me.arena.file_unchecked(id), writes);
