@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::{File, Metadata, OpenOptions};
-use std::ops::Range;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -34,6 +34,8 @@ const LIST_PARENT: &str = "/dev/shm";
 const LISTS: u64 = 64;
 /// Files of a directory that a process marks each by itself.
 const EXACT_MAX: u32 = 64;
+/// Questions to the kernel that one look at a directory takes at most.
+const LOOKS_MAX: u32 = 256;
 /// Bits that tell files apart, and bits that tell sessions apart in a file's share. The last byte has an offset.
 const FILE_BITS: u32 = 31;
 const SESSION_BITS: u32 = 31;
@@ -44,7 +46,8 @@ const WIDE: u64 = 1 << (FILE_BITS + SESSION_BITS);
 #[derive(Default)]
 pub struct Claims {
     lists: OnceLock<Option<Lists>>,
-    /// Never held over anything but marking.
+    /// Held while lists and directories are opened, marked and asked, and while descriptors of marks are sent: over calls of the system's,
+    /// which wait for a file system at most, and never for anybody of the session.
     marks: Mutex<Marks>,
     relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
 }
@@ -58,7 +61,7 @@ struct Lists {
 
 /// One of the user's lists.
 struct List {
-    file: OwnedFd,
+    file: File,
     /// This process's files on it.
     count: u32,
 }
@@ -81,6 +84,8 @@ struct Held {
     byte: u64,
     /// Whether it has done so on the user's list.
     is_listed: bool,
+    /// No descriptor was left for any mark.
+    lacks: Option<i32>,
     /// The directory's key, and whether the file has a mark of its own there.
     directory: Option<((u64, u64), bool)>,
 }
@@ -122,39 +127,44 @@ fn session_bits(session: u64) -> u64 {
 
 impl Lists {
     fn find() -> Option<Self> {
-        let dir = UserDir::make(Path::new(LIST_PARENT), user_id()).ok()?.path;
-        let is = std::fs::metadata(&dir).ok()?;
-        Some(Lists {
-            hash: mixed([is.dev(), is.ino(), 0]) >> (64 - FILE_BITS),
-            dir,
-        })
+        Self::at(UserDir::make(Path::new(LIST_PARENT), user_id()).ok()?.path)
     }
 
-    fn open(&self, number: u64) -> Option<File> {
+    fn at(dir: PathBuf) -> Option<Self> {
+        let hash = Self::hash_of(&dir).ok()?;
+        Some(Lists { dir, hash })
+    }
+
+    fn hash_of(dir: &Path) -> io::Result<u64> {
+        let is = std::fs::metadata(dir)?;
+        Ok(mixed([is.dev(), is.ino(), 0]) >> (64 - FILE_BITS))
+    }
+
+    fn open(&self, number: u64) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o600);
         let path = self.dir.join(format!("claims.{number:02}"));
-        options.custom_flags(libc::O_NOFOLLOW).open(path).ok()
+        let list = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        // Another directory may have got the name: others look for its lists by another hash.
+        match Self::hash_of(&self.dir)? == self.hash {
+            true => Ok(list),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 }
 
 impl Directory {
     /// Marks one file more: by itself, unless that would be too many and others need it for nothing. Whether it has a mark of its own.
     fn mark(&mut self, byte: u64, wide: Option<u64>) -> bool {
-        match wide {
-            Some(wide) if self.exact >= EXACT_MAX => {
-                if self.wide == 0 {
-                    let _ = lock::share(self.file.as_fd(), wide);
-                }
-                self.wide += 1;
-                false
-            }
-            _ => {
-                let _ = lock::share(self.file.as_fd(), byte);
-                self.exact += 1;
-                true
-            }
+        if let Some(wide) = wide.filter(|_| self.exact >= EXACT_MAX)
+            && (self.wide > 0 || lock::share(self.file.as_fd(), wide).is_ok())
+        {
+            self.wide += 1;
+            return false;
         }
+        let _ = lock::share(self.file.as_fd(), byte);
+        self.exact += 1;
+        true
     }
 
     /// Takes a file's mark away. Whether any are left.
@@ -179,51 +189,63 @@ impl Marks {
         &mut self,
         path: &Path,
         place: impl FnOnce(File) -> OwnedFd,
-    ) -> Option<((u64, u64), &mut Directory)> {
+    ) -> io::Result<((u64, u64), &mut Directory)> {
         let key_of = |is: Metadata| (is.dev(), is.ino());
-        let path = path.parent()?;
-        let mut key = key_of(std::fs::metadata(path).ok()?);
+        let path = path.parent().ok_or(io::ErrorKind::NotFound)?;
+        let mut key = key_of(std::fs::metadata(path)?);
+        let mut opened = None;
         if !self.directories.contains_key(&key) {
-            let file = File::open(path).ok()?;
+            let file = File::open(path)?;
             // Another one may have the name by now.
-            key = key_of(file.metadata().ok()?);
-            self.directories.entry(key).or_insert_with(|| Directory {
+            key = key_of(file.metadata()?);
+            opened = Some(file);
+        }
+        let directory = match (self.directories.entry(key), opened) {
+            (Entry::Occupied(known), _) => known.into_mut(),
+            (Entry::Vacant(vacant), Some(file)) => vacant.insert(Directory {
                 file: place(file),
                 exact: 0,
                 wide: 0,
-            });
-        }
-        Some((key, self.directories.get_mut(&key)?))
+            }),
+            (Entry::Vacant(_), None) => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok((key, directory))
     }
 
-    /// The user's list on which a file is, if it can be had and this process has marked anything there.
-    fn list_of(&self, share: u64) -> Option<&OwnedFd> {
-        let list = self.lists.get(&(share % LISTS))?;
-        Some(&list.file)
+    /// The user's list on which this process has marked a file.
+    fn list_of(&self, share: u64, held: &Held) -> Option<BorrowedFd<'_>> {
+        let list = self
+            .lists
+            .get(&(share % LISTS))
+            .filter(|_| held.is_listed)?;
+        Some(list.file.as_fd())
     }
 
-    /// Marks a file on the user's list. `false`: that cannot be.
+    /// Marks a file on the user's list.
     fn mark_on_list(
         &mut self,
         (share, byte): (u64, u64),
-        open: impl FnOnce(u64) -> Option<OwnedFd>,
-    ) -> bool {
+        open: impl FnOnce(u64) -> io::Result<OwnedFd>,
+    ) -> io::Result<()> {
         let number = share % LISTS;
         let list = match self.lists.entry(number) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(vacant) => {
-                let Some(file) = open(number) else {
-                    return false;
-                };
-                vacant.insert(List { file, count: 0 })
-            }
+            Entry::Vacant(vacant) => vacant.insert(List {
+                file: open(number)?.into(),
+                count: 0,
+            }),
         };
-        let is_marked = lock::share(list.file.as_fd(), byte).is_ok();
-        list.count += u32::from(is_marked);
+        let marked = match list.file.metadata() {
+            Ok(is) if is.nlink() > 0 => lock::share(list.file.as_fd(), byte),
+            // It has been removed: nobody who comes from here on finds it.
+            Ok(_) => Err(io::ErrorKind::NotFound.into()),
+            Err(error) => Err(error),
+        };
+        list.count += u32::from(marked.is_ok());
         if list.count == 0 {
             self.lists.remove(&number);
         }
-        is_marked
+        marked
     }
 
     /// Takes a file's mark on the user's list away.
@@ -240,9 +262,9 @@ impl Marks {
         }
     }
 
-    fn directory_of(&self, held: &Held) -> Option<&OwnedFd> {
+    fn directory_of(&self, held: &Held) -> Option<BorrowedFd<'_>> {
         let (key, _) = held.directory?;
-        Some(&self.directories.get(&key)?.file)
+        Some(self.directories.get(&key)?.file.as_fd())
     }
 }
 
@@ -276,7 +298,8 @@ impl Claims {
     /// Claims a file for a session.
     ///
     /// # Errors
-    /// [`KernelReason::Claimed`] when another session has it.
+    /// [`KernelReason::Claimed`] when another session has it, or may have; [`KernelReason::OpenFailed`] when no descriptor is left for a mark, so
+    /// that nobody would see who has it.
     pub fn take(
         self: &Arc<Self>,
         session: u64,
@@ -285,10 +308,8 @@ impl Claims {
     ) -> Result<Claim, KernelReason> {
         let claim = self.hold(session, caps, path);
         // The own mark is there by now, so that who comes at the same time sees it.
-        match self.is_others(claim.share) {
-            true => Err(KernelReason::Claimed),
-            false => Ok(claim),
-        }
+        self.look(claim.share)?;
+        Ok(claim)
     }
 
     /// Marks a file that the session has claimed already.
@@ -301,16 +322,20 @@ impl Claims {
             Some(held) => held.count += 1,
             None => {
                 // Best effort: a list that cannot be had covers nobody.
-                let open = |number| Some(self.placed(self.lists()?.open(number)?));
-                let is_listed = marks.mark_on_list((share, byte), open);
-                let wide = self.wide(session).filter(|_| is_listed);
+                let open = |number| {
+                    let lists = self.lists().ok_or(io::ErrorKind::NotFound)?;
+                    Ok(self.placed(lists.open(number)?))
+                };
+                let listed = marks.mark_on_list((share, byte), open);
+                let wide = self.wide(session).filter(|_| listed.is_ok());
                 let directory = marks.directory(path, |file| self.placed(file));
                 let directory = directory.map(|(key, dir)| (key, dir.mark(byte, wide)));
                 let held = Held {
                     count: 1,
                     byte,
-                    is_listed,
-                    directory,
+                    is_listed: listed.is_ok(),
+                    lacks: lacking(listed.as_ref().err(), directory.as_ref().err()),
+                    directory: directory.ok(),
                 };
                 marks.held.insert(share, held);
             }
@@ -327,52 +352,74 @@ impl Claims {
         let share = share_of(caps);
         let marked = marks.held.get(&share);
         let directory = marked.and_then(|held| marks.directory_of(held));
-        let list = marked.and_then(|_| marks.list_of(share));
-        let all: Vec<_> = directory.into_iter().chain(list).map(AsFd::as_fd).collect();
+        let list = marked.and_then(|held| marks.list_of(share, held));
+        let all: Vec<_> = directory.into_iter().chain(list).collect();
         f(&all)
     }
 
-    fn is_others(&self, share: u64) -> bool {
+    /// Whether a file that this process has marked is its session's.
+    fn look(&self, share: u64) -> Result<(), KernelReason> {
         let marks = self.marks();
         let Some(held) = marks.held.get(&share) else {
-            return false;
+            return Ok(());
         };
+        if let Some(errno) = held.lacks {
+            return Err(KernelReason::OpenFailed { errno });
+        }
         let (start, end) = (share << SESSION_BITS, (share + 1) << SESSION_BITS);
         let around = [
             (start, held.byte - start),
             (held.byte + 1, end - held.byte - 1),
         ];
         let directory = marks.directory_of(held);
-        let list = marks.list_of(share);
-        let mut lists = list.into_iter().chain(directory);
-        lists.any(|list| {
+        let list = marks.list_of(share, held);
+        let is_others = list.into_iter().chain(directory).any(|list| {
             let is_held =
-                |start, len| lock::is_any_held_elsewhere(list.as_fd(), start, len).unwrap_or(false);
+                |start, len| lock::is_any_held_elsewhere(list, start, len).unwrap_or(false);
             // Mostly nobody has any of it, and one question says so.
             is_held(start, end - start) && around.iter().any(|&(start, len)| is_held(start, len))
         }) || directory.is_some_and(|directory| {
-            // Who cannot look at the list learns nothing from its being the same.
+            // Who is not on the list learns nothing from its being the same.
             let lists = list.and_then(|_| self.lists());
-            let mine = (held.byte - start, lists.map(|lists| lists.hash));
-            is_wide_elsewhere(directory, mine, WIDE..2 * WIDE)
-        })
+            is_wide_elsewhere(directory, held.byte - start, lists.map(|lists| lists.hash))
+        });
+        match is_others {
+            true => Err(KernelReason::Claimed),
+            false => Ok(()),
+        }
     }
 }
 
-/// Whether another session that has other lists may have any file of a directory. `mine`: the own session's bits, and its lists' hash.
-fn is_wide_elsewhere(directory: &OwnedFd, mine: (u64, Option<u64>), bytes: Range<u64>) -> bool {
-    let found = lock::any_held_elsewhere(directory.as_fd(), bytes.start, bytes.end - bytes.start);
-    let Ok(Some(byte)) = found else { return false };
-    if !bytes.contains(&byte) {
-        // A lock of more than that is none of ours.
-        return true;
+/// The error that says that there are no descriptors, where a file could be marked neither on the user's list nor in its directory.
+fn lacking(list: Option<&io::Error>, directory: Option<&io::Error>) -> Option<i32> {
+    let mut both = [list?, directory?]
+        .into_iter()
+        .filter_map(io::Error::raw_os_error);
+    both.find(|errno| matches!(*errno, libc::EMFILE | libc::ENFILE))
+}
+
+/// Whether another session that has other lists may have any file of a directory, as far as that takes [`LOOKS_MAX`] questions: if it takes more, some may.
+/// `session`: the own one's bits. `hash`: its lists'.
+fn is_wide_elsewhere(directory: BorrowedFd<'_>, session: u64, hash: Option<u64>) -> bool {
+    let mut unseen = vec![WIDE..2 * WIDE];
+    for _ in 0..LOOKS_MAX {
+        let Some(bytes) = unseen.pop() else {
+            return false;
+        };
+        let found = lock::any_held_elsewhere(directory, bytes.start, bytes.end - bytes.start);
+        let Ok(Some(byte)) = found else { continue };
+        if !bytes.contains(&byte) {
+            // A lock of more than that is none of ours.
+            return true;
+        }
+        let is_own_session = byte & ((1 << SESSION_BITS) - 1) == session;
+        if !is_own_session && Some((byte - WIDE) >> SESSION_BITS) != hash {
+            return true;
+        }
+        // The kernel tells of one mark. What it has not told of lies on either side.
+        unseen.extend([bytes.start..byte, byte + 1..bytes.end]);
     }
-    let hash = (byte - WIDE) >> SESSION_BITS;
-    let session = byte & ((1 << SESSION_BITS) - 1);
-    // The kernel tells of one mark. What it has not told of lies on either side.
-    (session != mine.0 && Some(hash) != mine.1)
-        || is_wide_elsewhere(directory, mine, bytes.start..byte)
-        || is_wide_elsewhere(directory, mine, byte + 1..bytes.end)
+    true
 }
 
 impl Drop for Claim {
@@ -401,5 +448,36 @@ impl Drop for Claim {
         {
             marks.directories.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a mark for several files says of lists is true of those that a process marks.
+    #[test]
+    fn a_list_is_none_of_the_users_once_their_directory_is_another() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = place.path().join("lists");
+        std::fs::create_dir(&dir).expect("a directory");
+        let lists = Lists::at(dir.clone()).expect("lists");
+        lists.open(1).expect("a list");
+        std::fs::rename(&dir, place.path().join("away")).expect("renamed");
+        std::fs::create_dir(&dir).expect("a directory");
+        let opened = lists.open(2);
+        assert!(opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_file_has_a_mark_of_its_own_where_the_one_for_several_cannot_be() {
+        let place = tempfile::tempfile().expect("a file");
+        let mut directory = Directory {
+            file: place.into(),
+            exact: EXACT_MAX,
+            wide: 0,
+        };
+        assert!(directory.mark(1, Some(u64::MAX)), "not marked at all");
+        assert_eq!((directory.exact, directory.wide), (EXACT_MAX + 1, 0));
     }
 }
