@@ -401,14 +401,14 @@ fn lacking(list: Option<&io::Error>, directory: Option<&io::Error>) -> Option<i3
 /// Whether another session that has other lists may have any file of a directory, as far as that takes [`LOOKS_MAX`] questions: if it takes more, some may.
 /// `session`: the own one's bits. `hash`: its lists'.
 fn is_wide_elsewhere(directory: BorrowedFd<'_>, session: u64, hash: Option<u64>) -> bool {
-    let mut unseen = vec![WIDE..2 * WIDE];
+    let mut unseen = vec![(WIDE, 2 * WIDE)];
     for _ in 0..LOOKS_MAX {
-        let Some(bytes) = unseen.pop() else {
+        let Some((start, end)) = unseen.pop() else {
             return false;
         };
-        let found = lock::any_held_elsewhere(directory, bytes.start, bytes.end - bytes.start);
+        let found = lock::any_held_elsewhere(directory, start, end - start);
         let Ok(Some(byte)) = found else { continue };
-        if !bytes.contains(&byte) {
+        if !(start..end).contains(&byte) {
             // A lock of more than that is none of ours.
             return true;
         }
@@ -417,7 +417,7 @@ fn is_wide_elsewhere(directory: BorrowedFd<'_>, session: u64, hash: Option<u64>)
             return true;
         }
         // The kernel tells of one mark. What it has not told of lies on either side.
-        unseen.extend([bytes.start..byte, byte + 1..bytes.end]);
+        unseen.extend([(start, byte), (byte + 1, end)]);
     }
     true
 }
@@ -467,6 +467,17 @@ mod tests {
         std::fs::create_dir(&dir).expect("a directory");
         let opened = lists.open(2);
         assert!(opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn nobody_is_on_a_list_that_has_been_removed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("list");
+        let open = |_| File::create_new(&path).map(OwnedFd::from);
+        let mut marks = Marks::default();
+        marks.mark_on_list((0, 1), open).expect("a mark");
+        std::fs::remove_file(&path).expect("removed");
+        assert!(marks.mark_on_list((0, 2), open).is_err());
     }
 
     #[test]
