@@ -2,6 +2,7 @@
 
 mod here;
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -123,19 +124,130 @@ fn one_session_manages_a_file_until_it_lets_go() {
     drop(open_managed(&one, &link));
 }
 
-/// A process that has the file managed, and waits to be killed.
-fn holder(command: &mut Command, place: &Place, path: &Path) -> Child {
+/// How many locks each file has of those that any process has, by device and inode as the kernel writes them.
+fn locks() -> HashMap<String, usize> {
+    let text = std::fs::read_to_string("/proc/locks").expect("the kernel's locks");
+    let mut counts = HashMap::new();
+    for line in text.lines().filter(|line| line.contains(" OFDLCK ")) {
+        let of = line.split_whitespace().nth(5).expect("whose it is");
+        *counts.entry(of.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// The kernel walks a file's list of locks for each call on one, and for each close: so the next opening took the longer, the more were open.
+#[test]
+fn no_list_of_locks_is_as_long_as_there_are_open_files() {
+    const FILES: usize = 900;
+    /// Of a program and its keeper in the directory, and of all sessions of this user that tests have just now.
+    const MOST: usize = 256;
+    let Some(place) = place() else { return };
+    let one = session("many", place.arenas.path());
+    let before = locks();
+    let open_one = |number: usize| {
+        let file = open(&one, &place.files.path().join(number.to_string()));
+        assert_eq!(file.kernel_reason(), None);
+        file
+    };
+    let files: Vec<_> = (0..FILES).map(open_one).collect();
+    let grown = |(of, count): (String, usize)| {
+        let had = before.get(&of).copied().unwrap_or(0);
+        (count.saturating_sub(had), of)
+    };
+    let most = locks().into_iter().map(grown).max().expect("locks");
+    assert!(most.0 > 0, "nobody has a lock");
+    assert!(most.0 <= MOST, "{FILES} files, and locks of one: {most:?}");
+    drop(files);
+}
+
+/// More than a process marks each by itself in a directory.
+const MANY: usize = 80;
+
+/// A session's files of one directory, more of them than have marks of their own, do not keep others out who have the same lists.
+#[test]
+fn many_files_of_a_directory_keep_out_nobody_of_this_user() {
+    let Some(place) = place() else { return };
+    let path = |of: &str, number: usize| place.files.path().join(format!("{of}-{number}"));
+    let (one, two) = (
+        session("several", place.arenas.path()),
+        session("others", place.arenas.path()),
+    );
+    let open_many = |session: &Session, of: &str| -> Vec<File> {
+        let files = (0..MANY).map(|number| open(session, &path(of, number)));
+        let files: Vec<_> = files.collect();
+        let refused = files.iter().find_map(File::kernel_reason);
+        assert_eq!(refused, None);
+        files
+    };
+    let ones = open_many(&one, "one");
+    // Each by marks of its own kind finds the other's, be they for one file or for several.
+    let twos = open_many(&two, "two");
+    for number in [0, MANY - 1] {
+        assert!(is_claimed(&open(&two, &path("one", number))), "{number}");
+        assert!(is_claimed(&open(&one, &path("two", number))), "{number}");
+    }
+    drop(ones);
+    drop(open_managed(&two, &path("one", MANY - 1)));
+    drop(twos);
+}
+
+/// Another container has lists of its own: it cannot tell which files of the directory are those that have no marks of their own.
+#[test]
+fn many_files_of_a_directory_are_the_kernels_where_lists_are_not_shared() {
+    let Some(place) = place() else { return };
+    if !is_root() {
+        return here::skipped("not root");
+    }
+    let one = session("crowd", place.arenas.path());
+    let open_one = |number: usize| open(&one, &place.files.path().join(number.to_string()));
+    let mut files: Vec<_> = (0..MANY).map(open_one).collect();
+    let outside = |path: &Path| holder_in_a_container(&place, path);
+    let last = place.files.path().join((MANY - 1).to_string());
+    assert!(outside(&last).is_none(), "two sessions manage a file");
+    assert!(outside(&place.files.path().join("another")).is_none());
+    // What has a mark of its own is told from others as soon as nothing else is there.
+    files.truncate(10);
+    let begun = Instant::now();
+    let another = loop {
+        match outside(&place.files.path().join("another")) {
+            Some(child) => break child,
+            None => assert!(begun.elapsed() < Duration::from_secs(20), "still claimed"),
+        }
+    };
+    assert!(outside(&place.files.path().join("9")).is_none());
+    kill(another);
+}
+
+/// A process that has the file managed, and waits to be killed. `None`: another session has it.
+fn try_holder(command: &mut Command, place: &Place, path: &Path) -> Option<Child> {
     let arenas = place.arenas.path().join("holder");
-    std::fs::create_dir(&arenas).expect("a directory");
+    std::fs::create_dir_all(&arenas).expect("a directory");
     let command = command.env(FILE, path).env(ARENAS, &arenas);
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.expect("a holder");
     let said = BufReader::new(child.stdout.take().expect("taken")).lines();
-    let holds = said
-        .map_while(Result::ok)
-        .any(|line| line.contains("holds"));
-    assert!(holds, "the holder does not hold");
-    child
+    let mut said = said.map_while(Result::ok);
+    let answer = said.find(|line| line.contains("holds") || line.contains("claimed"));
+    match answer.expect("an answer").contains("holds") {
+        true => Some(child),
+        false => {
+            kill(child);
+            None
+        }
+    }
+}
+
+fn holder(command: &mut Command, place: &Place, path: &Path) -> Child {
+    try_holder(command, place, path).expect("the holder holds")
+}
+
+/// As [`try_holder`], with shared memory of its own.
+fn holder_in_a_container(place: &Place, path: &Path) -> Option<Child> {
+    let (program, arguments) = holder_arguments();
+    let script = "mount -t tmpfs none /dev/shm && exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    let begun = command.args(["--mount", "sh", "-c", script]);
+    try_holder(begun.arg(program).args(arguments), place, path)
 }
 
 fn holder_arguments() -> (PathBuf, [&'static str; 4]) {
@@ -173,14 +285,7 @@ fn who_shares_the_directory_alone_is_seen() {
     }
     let path = place.files.path().join("file");
     let one = session("outer", place.arenas.path());
-    let (program, arguments) = holder_arguments();
-    let script = "mount -t tmpfs none /dev/shm && exec \"$0\" \"$@\"";
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", script])
-        .arg(program)
-        .args(arguments);
-    let child = holder(&mut command, &place, &path);
+    let child = holder_in_a_container(&place, &path).expect("it holds");
     assert!(is_claimed(&open(&one, &path)));
     kill(child);
     let mine = open(&one, &path);
@@ -202,7 +307,8 @@ fn the_holder() {
     std::fs::create_dir_all(&arenas).expect("a directory");
     let session = session("holder", &arenas);
     let file = open(&session, Path::new(&path));
-    assert_eq!(file.kernel_reason(), None);
-    println!("holds");
+    let is_claimed = is_claimed(&file);
+    assert!(is_claimed || file.kernel_reason().is_none());
+    println!("{}", if is_claimed { "claimed" } else { "holds" });
     std::thread::sleep(Duration::from_secs(60));
 }

@@ -110,7 +110,7 @@ impl Scene {
         }
         assert_eq!(self.owed(id) > 0, owes);
         // The kernel takes the lock of who dies; the entry counts on.
-        shared.take_open(id, true);
+        shared.take_open(shared.opened(id), true);
         shared.drop_device(id);
         assert!(!shared.is_open(id));
         let entry = shared.arena.file_unchecked(id);

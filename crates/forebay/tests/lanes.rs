@@ -263,7 +263,9 @@ fn a_writer_that_has_died_beside_a_reader_counts_as_none() {
     let entry = shared.arena.file_unchecked(id);
     assert_eq!((entry.writers(), entry.readers()), (1, 1));
     // The kernel takes the lock of who dies; the entry counts on.
-    pair.client.shared().take_open(id, true);
+    pair.client
+        .shared()
+        .take_open(pair.client.shared().opened(id), true);
     soon("no writer", || entry.writers() == 0);
     assert!(shared.is_open(id), "by its reader");
     let me = shared.me().expect("a slot");
@@ -292,7 +294,9 @@ fn a_reader_that_has_died_beside_a_writer_counts_as_none() {
     let unites = || shared.ask_to_unite(id, handed.load(Relaxed));
     assert!(!unites(), "beside a reader");
     // The kernel takes the lock of who dies; the entry counts on.
-    pair.keeper.shared().take_open(id, false);
+    pair.keeper
+        .shared()
+        .take_open(pair.keeper.shared().opened(id), false);
     soon("no reader", || entry.readers() == 0);
     assert_eq!((entry.writers(), entry.opens()), (1, 1), "its writer");
     assert!(unites(), "by its writer alone");

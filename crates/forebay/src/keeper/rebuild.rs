@@ -121,7 +121,7 @@ impl<'a> Rebuild<'a, '_> {
     /// Entries that a dead thread was filling in are dropped; trees are forgotten. What a file owes is not set to zero
     /// meanwhile: a sync looks at it outside of any operation, and would take a file that owes much for a clean one.
     fn prepare_files(&mut self) {
-        let mut live = 0;
+        let (mut live, mut lock_bytes) = (0, 0);
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
             let state = entry.state.load(Ordering::Acquire);
@@ -131,7 +131,11 @@ impl<'a> Rebuild<'a, '_> {
                 entry.state.store(GONE, Ordering::Release);
                 self.findings.corruptions += u32::from(!entering);
             }
-            live += u32::from(state == LIVE);
+            if state == LIVE {
+                live += 1;
+                let byte = entry.lock_byte.load(Ordering::Acquire);
+                lock_bytes = lock_bytes.max(byte.saturating_add(1));
+            }
             self.findings.corruptions += entry.mend();
             for word in [
                 &entry.size,
@@ -151,8 +155,12 @@ impl<'a> Rebuild<'a, '_> {
             entry.asks.forget(|thread| (self.dead.threads)(thread));
         }
         // More are possible: somebody who is in no operation may be making one.
-        let entries = &self.arena().superblock().entries;
-        entries.fetch_max(live, Ordering::SeqCst);
+        let superblock = self.arena().superblock();
+        superblock.entries.fetch_max(live, Ordering::SeqCst);
+        // No entry gets the byte that another one has.
+        superblock
+            .lock_bytes
+            .fetch_max(lock_bytes, Ordering::AcqRel);
     }
 
     fn headers(&mut self) {

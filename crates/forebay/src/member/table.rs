@@ -85,13 +85,14 @@ pub fn open(
                 Ok(Found::Entered(id)) => (Some(*id), shared.add_open(*id, writes)),
                 _ => (None, Ok(())),
             };
+            if let (Err(_), Some(id)) = (&added, id) {
+                // What counts without a lock may be corrected as soon as the table's lock is free.
+                close(shared, id, writes);
+            }
             leave_to_kernel_if(shared, me, id.filter(|_| added.is_ok()), has_come);
             unlock(me);
             gone.iter().for_each(|&id| gone::forget(shared, me, id));
-            if let (Err(error), Some(id)) = (added, id) {
-                close(shared, id, writes);
-                return Err(error);
-            }
+            added?;
             match found? {
                 Found::Known(id) | Found::Entered(id) => {
                     counts::go_on(me.arena.file_unchecked(id), writes);
@@ -233,7 +234,8 @@ fn find_or_enter(
         None if stat.len == 0 => false,
         None => return Ok(Found::Unseen(stat)),
     };
-    enter(me, id, device.as_ref(), (&stat, holey), path);
+    let lock_byte = shared.new_lock_byte();
+    enter(me, (id, lock_byte), device.as_ref(), (&stat, holey), path);
     Ok(Found::Entered(id))
 }
 
@@ -299,7 +301,7 @@ pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
 
 fn enter(
     me: Me<'_>,
-    id: FileId,
+    (id, lock_byte): (FileId, u64),
     device: &dyn DeviceFile,
     (stat, holey): (&DeviceStat, bool),
     path: &[u8],
@@ -340,6 +342,8 @@ fn enter(
     );
     take_sizes(entry, stat, holey);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
+    // Before it counts anybody: who sees a count looks at the lock.
+    entry.lock_byte.store(lock_byte, Ordering::Release);
     counts::begin(entry, device.is_writable());
     search::entered(me.arena);
     entry.state.store(LIVE, Ordering::Release);

@@ -15,7 +15,7 @@ use crate::memory::threads::Me;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::{file, lock};
 
-/// Far beyond the bytes of files (`member::opens`): byte + number.
+/// Far below the bytes of files (`member::opens`): byte + number.
 const FIRST_BYTE: u64 = 1 << 40;
 
 /// One process's number.

@@ -108,6 +108,8 @@ pub struct FileEntry {
     pub store: AtomicU64,
     /// Bytes that have been read past memory so far; a hint.
     pub read_past: AtomicU64,
+    /// The byte whose lock says who has the file open ([`crate::member::opens`]): no other entry has had it.
+    pub lock_byte: AtomicU64,
     /// What is to be read ahead; hints.
     pub asks: Asks,
     /// Threads that are changing the device file, a bit each. A bit that a death has left says that how the file looks may

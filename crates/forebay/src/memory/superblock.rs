@@ -69,6 +69,8 @@ pub struct Superblock {
     /// Entries of the file table that are complete, or about to be: 0 means that nothing is known of any file. Never too few; deaths leave
     /// some counted that are none.
     pub entries: AtomicU32,
+    /// Bytes of locks that entries have been given so far ([`crate::member::opens`]).
+    pub lock_bytes: AtomicU64,
     /// Limits: read by writers, changed with the budget.
     pub limits: Line,
     /// Limit on `owed_pages` at which writers wait.

@@ -49,14 +49,20 @@ pub fn is_held_elsewhere(fd: BorrowedFd<'_>, byte: u64) -> io::Result<bool> {
 
 /// Whether other open descriptions hold any of so many bytes.
 pub fn is_any_held_elsewhere(fd: BorrowedFd<'_>, byte: u64, count: u64) -> io::Result<bool> {
+    Ok(any_held_elsewhere(fd, byte, count)?.is_some())
+}
+
+/// The first byte of a lock on any of so many bytes that another open description holds: of some such lock, if there are several.
+pub fn any_held_elsewhere(fd: BorrowedFd<'_>, byte: u64, count: u64) -> io::Result<Option<u64>> {
     if count == 0 {
-        return Ok(false);
+        return Ok(None);
     }
     let mut lock = at(byte, libc::F_WRLCK)?;
     lock.l_len = offset_of(count)?;
     // SAFETY: our own variable, which the kernel alone writes during the call.
     retry(|| check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) }))?;
-    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+    let held = lock.l_type != libc::F_UNLCK as libc::c_short;
+    Ok(held.then_some(lock.l_start as u64))
 }
 
 /// Whether a descriptor's open description is the only one that there is of its file, in any process, those that mappings and

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::doubtful;
-use crate::device::{DeviceFile, DeviceStat};
+use crate::device::{DeviceFile, DeviceStat, KernelReason};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::repair;
 use crate::member::lacks;
@@ -31,6 +31,10 @@ const IN_DOUBT: &str = "the file was changed after the session had ended in the 
 /// Why one is not written that somebody else has changed.
 const BY_OTHERS: &str =
     "the file was changed by another program after the session's last write to it";
+
+/// Why one has to wait that another session has marked, or that cannot be told from those that it has marked (`member::claims`).
+const MAYBE_MANAGED: &str = "another session manages it now, or has so many files of its directory open that nobody can tell; \
+                             close them there and try again";
 
 /// How a device file looks: length and times.
 type Look = [u64; 3];
@@ -149,11 +153,11 @@ impl Found {
             let standing = match reopen(entry, &|fd| fd, None) {
                 Err(Absent::Gone(reason) | Absent::Replaced(reason)) => Standing::Foreign(reason),
                 Err(Absent::Unreachable(reason)) => Standing::Unreachable(reason),
-                Ok(device) if shared.claim(&device, &path_of(entry)).is_err() => {
-                    let reason = "another session manages it now; close it there and try again";
-                    Standing::Unreachable(reason.into())
-                }
-                Ok(device) => Standing::of(shared, id, &(Arc::new(device) as Arc<dyn DeviceFile>)),
+                Ok(device) => match shared.claim(&device, &path_of(entry)) {
+                    Ok(()) => Standing::of(shared, id, &(Arc::new(device) as Arc<dyn DeviceFile>)),
+                    Err(KernelReason::Claimed) => Standing::Unreachable(MAYBE_MANAGED.into()),
+                    Err(reason) => Standing::Unreachable(reason.to_string()),
+                },
             };
             found.insert(id, standing);
         }

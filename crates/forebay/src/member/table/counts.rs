@@ -19,7 +19,7 @@ fn all(writes: bool) -> u64 {
 
 /// An entry is being made for its first description.
 pub(super) fn begin(entry: &FileEntry, writes: bool) {
-    entry.openers.store(one(writes), Ordering::Relaxed);
+    entry.openers.store(one(writes), Ordering::Release);
 }
 
 /// Counts one more. Under the table lock, which is held until the caller has its lock of the kernel's as well.
@@ -39,9 +39,11 @@ pub(super) fn go_on(entry: &FileEntry, writes: bool) {
 
 /// Takes one open description of this process away. Whether it was the session's last.
 pub fn close(shared: &Shared, id: FileId, writes: bool) -> bool {
+    // While the entry counts this one. Once it does not it may be dropped, and be another file's before the lock is let go.
+    let opened = shared.opened(id);
     // Nobody who corrects the counts comes in between: this process still has its lock.
     take(shared.arena.file_unchecked(id), writes);
-    shared.take_open(id, writes);
+    shared.take_open(opened, writes);
     !shared.is_open(id)
 }
 
