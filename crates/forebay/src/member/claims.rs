@@ -8,7 +8,7 @@
 //! one sees the other.
 //!
 //! The kernel walks all marks on a list for each call on one, so lists are kept short. The user has many lists, and a file's share says which is
-//! its own. A directory is one: a process that has marked [`EXACT_MAX`] of its files makes one mark more, for all others that it may have
+//! its own. A directory is one: a process that has marked `EXACT_MAX` of its files makes one mark more, for all others that it may have
 //! there. That mark says whose lists these others are on. To those who have the same lists it says nothing, and all others leave the
 //! directory's files to the kernel meanwhile.
 //!

@@ -5,7 +5,7 @@
 //! process ends, however it does, so nobody who is gone has anything open, and there is nothing to repair. An arena on the heap is one process's.
 //!
 //! The kernel keeps the locks of a file in one list, which it walks for each call, and makes one of those of a holder that touch. So an
-//! entry's byte is not its place in the table, which is anywhere: whoever makes entries takes their bytes in a row ([`Opens::new_byte`]), and bytes of the two
+//! entry's byte is not its place in the table, which is anywhere: whoever makes entries takes their bytes in a row (`Opens::new_byte`), and bytes of the two
 //! kinds lie far from one another. A program that opens thousands of files has some locks; it has many only where it has closed others in between
 //! (`docs/decisions/0090-locks-in-short-lists.md`).
 //!
