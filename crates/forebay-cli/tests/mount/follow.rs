@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use forebay::sys::liveness::words_of_stat;
 use forebay::sys::scheduling;
 use rustix::fs::statvfs;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -18,9 +19,8 @@ const IDLE: u8 = 5;
 /// How all threads of a process are scheduled.
 fn policies(process: u32) -> BTreeSet<u8> {
     let policy = |thread: &Path| {
-        let stat = fs::read_to_string(thread.join("stat")).ok()?;
-        let (_, rest) = stat.rsplit_once(')')?;
-        rest.split_whitespace().nth(38)?.parse().ok()
+        let stat = fs::read(thread.join("stat")).ok()?;
+        words_of_stat(&stat).nth(38)?.parse().ok()
     };
     threads(process)
         .filter_map(|thread| policy(&thread))

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use forebay::sys::liveness::words_of_stat;
 use forebay::sys::{priority, scheduling};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -184,10 +185,8 @@ fn processor_of(thread: u32) -> Option<u16> {
 }
 
 fn processor_in(stat: &[u8]) -> Option<u16> {
-    // The second word is a name in brackets, which may have anything in it; the processor is the 39th, and then come the real-time priority and the policy.
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    let mut words = rest.split_whitespace().skip(36);
+    // The processor is the 39th of all, and then come the real-time priority and the policy.
+    let mut words = words_of_stat(stat).skip(36);
     let processor = words.next()?.parse().ok()?;
     let priority: u32 = words.next()?.parse().ok()?;
     let policy: libc::c_int = words.next()?.parse().ok()?;

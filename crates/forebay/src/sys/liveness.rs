@@ -222,6 +222,14 @@ pub(super) fn tells_of_a_stop(stat: &[u8]) -> bool {
     end.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
 }
 
+/// The words of `/proc/PID/stat` after the name, which may have anything in it: state, parent, process group, session and so on, as
+/// `proc_pid_stat(5)` has them from the third on.
+pub fn words_of_stat(stat: &[u8]) -> impl Iterator<Item = &str> {
+    let end = stat.iter().rposition(|&byte| byte == b')');
+    let rest = end.and_then(|end| std::str::from_utf8(&stat[end + 1..]).ok());
+    rest.unwrap_or_default().split_ascii_whitespace()
+}
+
 /// Whether the kernel has marked the owner as dead.
 pub fn owner_died(word: &Word) -> bool {
     word.futex.load(Ordering::Acquire) & OWNER_DIED != 0

@@ -7,19 +7,24 @@
 use std::path::{Path, PathBuf};
 
 use super::cgroups::{Level, System, Version};
+use super::liveness::words_of_stat;
 
 /// Whether this process, and nobody else, is a group.
 pub fn is_own_group() -> bool {
-    // SAFETY: asks for numbers of this process; no memory of ours.
-    let (own, session) = unsafe { (libc::getpid(), libc::getsid(0)) };
+    let (own, session) = own_and_session();
     is_group(&System::here(), own, own == session)
 }
 
 /// Whether this process is a group as a session's only process. Nobody but its children comes into the session later; into a cgroup others can be put.
 pub fn is_own_session() -> bool {
-    // SAFETY: asks for numbers of this process; no memory of ours.
-    let (own, session) = unsafe { (libc::getpid(), libc::getsid(0)) };
+    let (own, session) = own_and_session();
     own == session && is_session(&System::here(), own)
+}
+
+/// This process and its session.
+fn own_and_session() -> (i32, i32) {
+    // SAFETY: asks for numbers of this process; no memory of ours.
+    unsafe { (libc::getpid(), libc::getsid(0)) }
 }
 
 /// Whether the sessions of processes that are where this one is are groups.
@@ -46,9 +51,8 @@ fn is_alone(system: &System, own: i32) -> bool {
 /// The session of a process.
 fn session(system: &System, pid: i32) -> Option<i32> {
     let stat = system.read(&PathBuf::from(format!("/proc/{pid}/stat")))?;
-    // The second word is a name in brackets, which may have anything in it; then state, parent, process group, session.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(3)?.parse().ok()
+    // State, parent, process group, session.
+    words_of_stat(stat.as_bytes()).nth(3)?.parse().ok()
 }
 
 fn is_group(system: &System, own: i32, leads_session: bool) -> bool {

@@ -252,11 +252,6 @@ impl<'a> Guard<'a> {
         self.header.charged.store(since | pages, Ordering::Relaxed);
     }
 
-    /// As [`Header::dirty_ticks`].
-    pub fn dirty_ticks(&self) -> u32 {
-        self.header.dirty_ticks(self.tick())
-    }
-
     #[inline]
     fn tick(&self) -> u32 {
         let tick = &self.arena().superblock().tick;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use super::library;
+use crate::sys::liveness::words_of_stat;
 use crate::sys::mounts::parse_mountinfo;
 use crate::sys::stat;
 
@@ -146,10 +147,10 @@ fn used_with(
 fn is_ending(thread: u32) -> bool {
     /// `PF_EXITING` of the kernel's, in the ninth word of `stat`.
     const EXITING: u64 = 4;
-    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
-    // The second word is a name in brackets, which may have anything in it.
-    let words = stat.rsplit_once(") ").map_or("", |(_, words)| words);
-    let flags = words.split(' ').nth(6).and_then(|flags| flags.parse().ok());
+    let stat = fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
+    let flags = words_of_stat(&stat)
+        .nth(6)
+        .and_then(|flags| flags.parse().ok());
     flags.is_none_or(|flags: u64| flags & EXITING != 0)
 }
 
