@@ -70,11 +70,12 @@ fn errors_are_the_kernels() {
 }
 
 /// What the engine opens in another way, by the module, and how often: arenas, claims, directories, devices, and the kernel's own files.
-const OTHERS: [(&str, usize); 15] = [
+const OTHERS: [(&str, usize); 16] = [
     ("config/resolve", 1),
     ("keeper/outsiders/freezers", 1),
     ("keeper/outsiders/library", 1),
     ("keeper/outsiders/members", 1),
+    ("keeper/outsiders/who", 1),
     ("keeper/recover/aside", 1),
     ("member/claims", 2),
     ("memory/place/dir", 1),
