@@ -144,6 +144,25 @@ impl Default for Lock {
     }
 }
 
+/// Whether a forked child of this process finds that `what` is so. It ends then, or after a minute.
+#[cfg(test)]
+pub fn in_child(what: impl FnOnce() -> bool) -> bool {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    // SAFETY: the child runs `what`, which libc's memory is fit for after a fork, and ends without running anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a plain number.
+        unsafe { libc::alarm(60) };
+        let said = catch_unwind(AssertUnwindSafe(what)).unwrap_or(false);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!said)) };
+    }
+    let mut status = 0;
+    // SAFETY: the target is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,38 +206,21 @@ mod tests {
     fn a_child_takes_a_lock_that_its_parent_holds() {
         let lock = Lock::new();
         let _turn = lock.lock().expect("forks are watched");
-        // SAFETY: the child takes a lock of its own, and ends without running anything else.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: a child that waits for ever is ended.
-            unsafe { libc::alarm(60) };
-            let taken = lock.lock().is_ok();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!taken)) };
-        }
-        let mut status = 0;
-        // SAFETY: the target is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child waits for its parent's thread");
+        let takes = in_child(|| lock.lock().is_ok());
+        assert!(takes, "the child waits for its parent's thread");
     }
 
     #[test]
     fn a_child_has_nothing_of_it_and_drops_nothing() {
         let drops = AtomicU32::new(0);
-        let owned = Owned::new(Told(&drops)).expect("forks are watched");
-        // SAFETY: the child looks at its own copy, and ends without running anything else.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let had = owned.get().is_some();
-            drop(owned);
-            let wrong = had || drops.load(Relaxed) != 0;
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(wrong)) };
-        }
-        let mut status = 0;
-        // SAFETY: the target is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child has its parent's value");
+        let mut owned = Some(Owned::new(Told(&drops)).expect("forks are watched"));
+        let has_nothing = in_child(|| {
+            let had = owned.as_ref().is_some_and(|owned| owned.get().is_some());
+            owned = None;
+            !had && drops.load(Relaxed) == 0
+        });
+        assert!(has_nothing, "the child has its parent's value");
+        let owned = owned.expect("the parent's");
         assert!(owned.get().is_some(), "the parent has lost it");
     }
 }

@@ -17,6 +17,18 @@ pub fn descriptors() -> u64 {
     current(libc::RLIMIT_NOFILE)
 }
 
+/// This process gets no descriptor from here on.
+#[cfg(test)]
+pub fn no_descriptors() {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `none` is ours, initialised, and lives during the call.
+    let set = check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) });
+    set.expect("a lower limit");
+}
+
 /// `u64::MAX` is no limit.
 fn current(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit {

@@ -27,22 +27,12 @@ pub fn is_of_the_last(taken: &OwnedFd, few: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::forks::in_child;
 
     #[test]
     fn a_child_has_a_turn_of_its_own() {
         let _turn = in_turn().expect("memory");
-        // SAFETY: the child takes a lock of its own, and ends without running anything else.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: a child that waits for ever is ended.
-            unsafe { libc::alarm(60) };
-            let taken = in_turn().is_some();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!taken)) };
-        }
-        let mut status = 0;
-        // SAFETY: the target is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child waits for its parent's thread");
+        let takes = in_child(|| in_turn().is_some());
+        assert!(takes, "the child waits for its parent's thread");
     }
 }

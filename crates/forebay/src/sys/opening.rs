@@ -4,11 +4,13 @@
 //! instruction (`/proc/TID/syscall`). So the engine opens files by an instruction of its own, and has two registers, which the call takes no
 //! argument in, say whose it is and where it lies. What is left in them for a later call names another place than that call's.
 //!
-//! Everything in the engine that opens a file which may be managed opens it here.
+//! Everything in the engine that opens a file which may be managed opens it here. A guard that has no descriptor left to read that with can still tell
+//! openings of its own process: their threads are noted here ([`is_under_way_by`]).
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether this machine has such an instruction; where not, nobody can tell whose an opening is.
 pub const SAYS_SO: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
@@ -17,13 +19,60 @@ const MARK: u64 = u64::from_le_bytes(*b"Forebay\0");
 
 /// Opens a file by one call, which a signal may end (`EINTR`).
 pub fn open(path: &CStr, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
-    let made = call(path, flags | libc::O_CLOEXEC, mode);
+    let made = noting(|| call(path, flags | libc::O_CLOEXEC, mode));
     let raw = i32::try_from(made).map_err(|_| io::ErrorKind::InvalidData)?;
     if raw < 0 {
         return Err(io::Error::from_raw_os_error(-raw));
     }
     // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Threads of this process that are in [`open`], as [`noted`] has them; 0: nobody. A forked child finds its parent's here, which are nobody's to it.
+static UNDER_WAY: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// How a thread of this process is noted.
+fn noted(thread: u32) -> u64 {
+    u64::from(std::process::id()) << 32 | u64::from(thread)
+}
+
+/// A place in [`UNDER_WAY`], until it is dropped. Not held where all are taken: then the guard has to look, as ever.
+struct Note(Option<&'static AtomicU64>);
+
+impl Note {
+    fn take() -> Self {
+        // SAFETY: asks for this thread's number; no memory of ours.
+        let own = noted(unsafe { libc::gettid() } as u32);
+        let is_free = |there| there >> 32 != own >> 32;
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        Note(UNDER_WAY.iter().find(|place| {
+            let there = place.load(Ordering::Relaxed);
+            is_free(there) && place.compare_exchange(there, own, done, failed).is_ok()
+        }))
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Makes a call that opens a file for the engine.
+pub(crate) fn noting<T>(call: impl FnOnce() -> T) -> T {
+    let _note = Note::take();
+    call()
+}
+
+/// Whether a thread of this process, by the kernel's number for it, is in [`open`]. A handler of signals that runs just before the call, or just
+/// after it, cannot be told from it; so this is for a guard that cannot look at the call.
+pub fn is_under_way_by(thread: u32) -> bool {
+    let its = noted(thread);
+    UNDER_WAY
+        .iter()
+        .any(|place| place.load(Ordering::Acquire) == its)
 }
 
 /// `openat` at the working directory: a descriptor, or the negated number of an error.

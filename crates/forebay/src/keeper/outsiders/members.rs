@@ -3,9 +3,12 @@
 //! A member may make system calls by an instruction of its own, as Go's runtime and some libraries do. The kernel says where the
 //! instruction is by which a thread that waits has called (`/proc/TID/syscall`): the library's calls, and those that it sees, are
 //! made by its own code or libc's. Whoever calls by other code is an outsider in this, the loader among them. A member without the preload library, the
-//! keeper's own process among them, is one in everything but the engine's openings, which say so ([`crate::sys::opening`]).
+//! keeper's own process among them, is one in everything but the engine's openings, which say so ([`crate::sys::opening`]). Where there is no
+//! descriptor to read all that with, the engine's openings of the keeper's own process are members', and all others outsiders': the guard's worker opens
+//! files too, and nobody would let it in.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -67,8 +70,9 @@ impl Members {
             return false;
         }
         for _ in 0..2 {
-            let Some(seen) = self.thread(thread) else {
-                return false;
+            let seen = match self.thread(thread) {
+                Ok(seen) => seen,
+                Err(_) => return opening::is_under_way_by(thread as u32),
             };
             let is_engines = || threads::opens_for_the_engine(arena, thread as u32);
             let (process, at) = (seen.process, seen.calls_from(is_engines));
@@ -86,21 +90,16 @@ impl Members {
         self.threads.clear();
     }
 
-    /// `None`: there is none of this number.
-    fn thread(&mut self, thread: i32) -> Option<&Thread> {
-        if !self.threads.contains_key(&thread) {
-            if self.threads.len() >= THREADS_MAX {
-                self.threads.clear();
-            }
-            let turn = numbers::in_turn();
-            let call = File::open(format!("/proc/{thread}/syscall")).ok()?;
-            let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-            drop(turn);
-            let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-            let process = process.trim().parse().ok()?;
-            self.threads.insert(thread, Thread { process, call });
+    /// # Errors
+    /// There is none of this number, or no descriptor to look with.
+    fn thread(&mut self, thread: i32) -> io::Result<&Thread> {
+        if self.threads.len() >= THREADS_MAX && !self.threads.contains_key(&thread) {
+            self.threads.clear();
         }
-        self.threads.get(&thread)
+        match self.threads.entry(thread) {
+            Entry::Occupied(seen) => Ok(seen.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(Thread::of(thread)?)),
+        }
     }
 
     /// Whether a process is a member, and calls from this address as one.
@@ -150,6 +149,17 @@ impl Code {
 }
 
 impl Thread {
+    fn of(thread: i32) -> io::Result<Self> {
+        let turn = numbers::in_turn();
+        let call = File::open(format!("/proc/{thread}/syscall"))?;
+        let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
+        drop(turn);
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        let process = process.and_then(|process| process.trim().parse().ok());
+        let process = process.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Thread { process, call })
+    }
+
     /// Where the instruction is by which the thread, which waits in a system call, has made it. 0: it does not come to wait. `None`: this
     /// process may not know, or need not, since the call is the engine's.
     ///
@@ -191,6 +201,8 @@ mod tests {
     use crate::config::Config;
     use crate::memory::threads::Opening;
     use crate::session::Session;
+    use crate::sys::forks::in_child;
+    use crate::sys::limits;
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
     #[test]
@@ -243,6 +255,20 @@ mod tests {
             asked.store(true, SeqCst);
             assert_eq!(at.expect("it lives"), None);
         });
+    }
+
+    /// Such a guard would wait for its own worker: what outsiders wait for opens the file as well.
+    #[test]
+    fn a_guard_without_descriptors_knows_openings_of_its_own_process() {
+        let session = Session::open(Config::tiny()).expect("a session");
+        let arena = &session.shared().arena;
+        let knows = in_child(|| {
+            let this = number_of_this_thread();
+            limits::no_descriptors();
+            let is_member = || Members::new(false).open(arena, this, (0, 0));
+            !is_member() && opening::noting(is_member) && !is_member()
+        });
+        assert!(knows, "taken for an outsider, or an outsider for it");
     }
 
     fn number_of_this_thread() -> i32 {
