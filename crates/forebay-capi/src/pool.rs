@@ -26,7 +26,7 @@ struct Opened {
     reads: bool,
     writes: bool,
     appends: bool,
-    /// Something was written that no sync has begun after.
+    /// Something was written, or cut off by the opening, that no sync has begun after.
     is_written: AtomicBool,
 }
 
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn forebay_pool_file_open(
             reads: access != libc::O_WRONLY,
             writes: access != libc::O_RDONLY,
             appends: flags & libc::O_APPEND != 0,
-            is_written: AtomicBool::new(false),
+            is_written: AtomicBool::new(options.truncate),
         };
         let owned = Owned::new(opened).map_err(forebay::Error::from)?;
         Ok(Box::into_raw(Box::new(PoolFile(owned))))

@@ -88,7 +88,7 @@ impl NativePool {
         Ok(NativePoolFile {
             open: Handle::new(open, "file")?,
             position: Position::default(),
-            is_written: AtomicBool::new(false),
+            is_written: AtomicBool::new(options.truncate),
             reads: has('r'),
             writes: has('w') || has('a'),
             appends: has('a'),
@@ -155,7 +155,7 @@ impl NativePool {
 pub struct NativePoolFile {
     open: Handle<Open>,
     position: Position,
-    /// Something was written that no sync has begun after. Changed by calls that hold `open`: so whoever closes knows of all of them.
+    /// Something was written, or cut off by the opening, that no sync has begun after. Changed by calls that hold `open`: so whoever closes knows of all of them.
     is_written: AtomicBool,
     reads: bool,
     writes: bool,

@@ -154,6 +154,19 @@ os._exit(0)  # What was not synced is lost.
             assert file.read_at(10, len(data) - 10) == b"x" * 10, round
 
 
+def test_what_an_opening_cuts_off_is_synced_by_the_close(pool):
+    with pool.open("cut", "wb") as file:
+        file.write(b"old")
+    program = """
+import os, forebay
+forebay.Pool("work").open("cut", "wb").close()
+os._exit(0)  # What was not synced is lost.
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    with pool.open("cut") as file:
+        assert file.read() == b""
+
+
 @pytest.mark.parametrize("wrapper", ["", "io.BufferedWriter"])
 def test_what_a_program_leaves_open_is_synced_when_it_ends(pool, wrapper):
     program = f"import io, forebay\nfile = {wrapper}(forebay.open('pool://work/left', 'wb'))\nfile.write(b'left open')\ndef function(): pass"
