@@ -8,8 +8,8 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use forebay::OpenOptions;
 use forebay::file::Sought;
+use forebay::{OpenOptions, SessionFault};
 use rustix::fs::OFlags;
 
 use crate::attributes::FileAttr;
@@ -126,9 +126,10 @@ impl Directory {
         options.read(reads).write(writes);
         let file = match self.session.open_given(given, &options) {
             // No room in the session's tables.
-            Err(forebay::Error::Session(_)) => {
-                self.session.open_unmanaged(plain.try_clone()?, &options)?
-            }
+            Err(forebay::Error::Session {
+                fault: SessionFault::Full | SessionFault::InUse,
+                ..
+            }) => self.session.open_unmanaged(plain.try_clone()?, &options)?,
             opened => opened?,
         };
         let opened = Opened {

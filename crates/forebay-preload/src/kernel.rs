@@ -88,7 +88,7 @@ pub type Given = Result<(), c_int>;
 /// What a program hears of an error of the engine's: that its session is in the way of its bytes is none that it could expect.
 pub fn errno_of(error: &Error) -> c_int {
     match error {
-        Error::Session(_) => libc::EIO,
+        Error::Session { .. } => libc::EIO,
         error => error.errno(),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::session::glance::Glance;
-use forebay::{Error, Session};
+use forebay::{Error, Session, SessionFault};
 
 use crate::attach;
 use crate::files::{self, Given, Why};
@@ -68,7 +68,7 @@ pub fn leave(why: Why) -> Given {
     if let Some(session) = attach::take_session() {
         match session.leave_for_good() {
             Ok(()) => {}
-            Err(Error::Session(_)) => {
+            Err(error) if error.is_session(SessionFault::InUse) => {
                 attach::put_back(session);
                 attach::turn_on();
                 return Err(libc::EAGAIN);

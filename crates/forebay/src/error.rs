@@ -40,8 +40,13 @@ pub enum Error {
     #[error("arena: {0}")]
     Arena(String),
     /// The session or its keeper cannot be reached or joined. For the user.
-    #[error("session: {0}")]
-    Session(String),
+    #[error("session: {why}")]
+    Session {
+        /// What a caller can go by.
+        fault: SessionFault,
+        /// What has happened, and the remedy.
+        why: String,
+    },
     /// The caller passed something that no file could accept. For the programmer.
     #[error("invalid input: {0}")]
     InvalidInput(&'static str),
@@ -59,7 +64,34 @@ pub enum Error {
     Corrupt(String),
 }
 
+/// What is the matter with a session, for callers that do something about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionFault {
+    /// Others use it, make it or recover it, or have just ended it. Another try may do.
+    InUse,
+    /// There is none of this name.
+    Absent,
+    /// It has no room left, in memory or in a table.
+    Full,
+    /// This process, or this machine, cannot have it as it is asked for.
+    Unavailable,
+}
+
+impl SessionFault {
+    /// An error of this kind. `why` says what has happened, and the remedy.
+    pub fn error(self, why: impl Into<String>) -> Error {
+        let (fault, why) = (self, why.into());
+        Error::Session { fault, why }
+    }
+}
+
 impl Error {
+    /// Whether this is a session's error of that kind.
+    pub fn is_session(&self, kind: SessionFault) -> bool {
+        matches!(self, Self::Session { fault, .. } if *fault == kind)
+    }
+
     /// A device's error, from what a system call returned. Full storage becomes [`Error::NoSpace`].
     pub fn device(operation: &'static str, error: &io::Error) -> Self {
         match errno_of(error) {
@@ -75,7 +107,7 @@ impl Error {
             Self::NoSpace { .. } => libc::ENOSPC,
             Self::Configuration(_) | Self::InvalidInput(_) => libc::EINVAL,
             Self::Arena(_) | Self::NoMemory { .. } => libc::ENOMEM,
-            Self::Session(_) => libc::ENOTCONN,
+            Self::Session { .. } => libc::ENOTCONN,
             Self::Fault => libc::EFAULT,
             Self::Corrupt(_) => libc::EIO,
         }
@@ -146,10 +178,10 @@ mod tests {
 
     #[test]
     fn an_error_survives_the_way_through_io() {
-        let out = io::Error::from(Error::Session("the keeper is gone".into()));
+        let out = io::Error::from(SessionFault::Absent.error("the keeper is gone"));
         assert_eq!(errno_of(&out), libc::ENOTCONN);
         assert!(out.to_string().contains("the keeper is gone"));
-        assert!(matches!(Error::from(out), Error::Session(_)));
+        assert!(Error::from(out).is_session(SessionFault::Absent));
         let out = io::Error::from(Error::NoSpace {
             what: "a growing file",
         });

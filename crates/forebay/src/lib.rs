@@ -102,7 +102,7 @@ pub mod sys;
 pub mod text;
 
 pub use config::Config;
-pub use error::{Error, Result};
+pub use error::{Error, Result, SessionFault};
 pub use file::{Advise, File, OpenOptions, PrivateView, View, Window};
 pub use session::Session;
 pub use stats::Stats;

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use crate::config::{Allocator, Config};
 use crate::device::file_system;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SessionFault};
 use crate::ids::ThreadId;
 use crate::keeper::hosting::Hosting;
 use crate::keeper::recover::{Report, Saved, recover};
@@ -98,7 +98,7 @@ fn all_saved(report: &Report) -> Result<()> {
         Saved::Failed { path, reason } => Some(format!("{}: {reason}", path.display())),
         _ => None,
     });
-    Err(Error::Session(format!(
+    Err(SessionFault::Unavailable.error(format!(
         "an earlier session of this name has left bytes that cannot be saved now, in {}: {}",
         report.arena.display(),
         failed.collect::<Vec<_>>().join("; ")
@@ -211,7 +211,7 @@ impl Session {
             std::thread::sleep(JOIN_PAUSE + JOIN_PAUSE * (random_word() % 8) as u32 / 8);
         }
         let session = &config.session;
-        Err(Error::Session(format!(
+        Err(SessionFault::InUse.error(format!(
             "the arena of the session {session} is being made or recovered by another process that does not finish; if \
              there is no such process, `forebay recover --session {session}` says what stands in the way"
         )))
@@ -273,7 +273,10 @@ impl Session {
             match recover(&path, config) {
                 Ok(report) => return all_saved(&report).map(|()| None),
                 // Some process has it mapped, with no thread at work in it just now: the session lives.
-                Err(Error::Session(_)) => match Self::attach(dir, config)? {
+                Err(Error::Session {
+                    fault: SessionFault::InUse,
+                    ..
+                }) => match Self::attach(dir, config)? {
                     Some(arena) => arena,
                     None => return Ok(None),
                 },
@@ -284,10 +287,8 @@ impl Session {
             arena
         };
         if fences && !arena.fences() {
-            return Err(Error::Session(
-                "this process may not use membarrier and the session relies on it; allow the call, or \
-                 give this process a session of its own"
-                    .into(),
+            return Err(SessionFault::Unavailable.error("this process may not use membarrier and the session relies on it; allow the call, or \
+                 give this process a session of its own",
             ));
         }
         Self::with_arena(arena, Some(path), config.clone()).map(Some)
@@ -320,7 +321,10 @@ impl Session {
     fn unfinished(path: &Path, config: &Config) -> Result<Option<Self>> {
         match recover(path, config) {
             Ok(report) => all_saved(&report).map(|()| None),
-            Err(Error::Session(_)) => Ok(None),
+            Err(Error::Session {
+                fault: SessionFault::InUse,
+                ..
+            }) => Ok(None),
             // Somebody has removed it.
             Err(_) if !path.exists() => Ok(None),
             Err(error) => Err(error),

@@ -9,7 +9,7 @@ use forebay::config::Options;
 use forebay::keeper::recover::{Report, Saved, recover};
 use forebay::session::look::{Life, Seen, look};
 use forebay::text::as_text;
-use forebay::{Config, Error};
+use forebay::{Config, Error, SessionFault};
 use serde::Serialize;
 
 use crate::arguments::Recover;
@@ -164,7 +164,7 @@ fn one(arena: PathBuf, config: &Config, lenient: bool, progress: &Progress, pref
     for _ in 0..TRIES {
         match &attempt {
             // Somebody's look at it may have been in the way.
-            Err(Error::Session(_)) if !lives(&arena) => {
+            Err(error) if error.is_session(SessionFault::InUse) && !lives(&arena) => {
                 std::thread::sleep(PAUSE);
                 attempt = with_progress(&arena, config, progress, prefix);
             }
@@ -173,7 +173,9 @@ fn one(arena: PathBuf, config: &Config, lenient: bool, progress: &Progress, pref
     }
     let (outcome, reason, report) = match attempt {
         Ok(report) => ("recovered", None, Some(report)),
-        Err(Error::Session(_)) if lenient && lives(&arena) => ("alive", None, None),
+        Err(error) if error.is_session(SessionFault::InUse) && lenient && lives(&arena) => {
+            ("alive", None, None)
+        }
         // It was there when it was chosen, and is removed only when nothing in it is needed.
         Err(_) if is_gone(&arena) => ("recovered", None, None),
         Err(error) => ("failed", Some(error.to_string()), None),

@@ -141,10 +141,12 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
     me.wait(round);
     if round > ROUNDS_MAX && !busy::is_anything_in_flight(me.arena.superblock()) {
         let free = me.arena.superblock().frames_free.load(Ordering::Relaxed);
-        return Err(Halt::Failed(crate::error::Error::Session(format!(
-            "the arena has no room and nothing can be flushed or evicted ({free} frames free); \
+        return Err(Halt::Failed(crate::error::SessionFault::Full.error(
+            format!(
+                "the arena has no room and nothing can be flushed or evicted ({free} frames free); \
              give the session more memory"
-        ))));
+            ),
+        )));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::config::IoEngine;
 use crate::device::queue::NAMES;
 use crate::device::{Queue, best_queue, threads_queue, uring_queue};
-use crate::error::Error;
+use crate::error::{Error, SessionFault};
 use crate::flush::Flusher;
 use crate::keeper::ahead::{Prefetcher, REQUESTS_MAX};
 use crate::member::shared::Shared;
@@ -28,7 +28,7 @@ fn queue(shared: &Shared, depth: usize) -> Result<Box<dyn Queue>, Error> {
         IoEngine::Threads => ("threads", threads_queue(depth)),
     };
     queue.map_err(|why| {
-        Error::Session(format!(
+        SessionFault::Unavailable.error(format!(
             "the I/O engine {name} cannot be had ({why}); set io_engine to auto, which takes the best there is"
         ))
     })

@@ -6,7 +6,7 @@ mod tests;
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use crate::error::Error;
+use crate::error::{Error, SessionFault};
 use crate::flush::Flusher;
 use crate::keeper::ahead::{self, Prefetcher};
 use crate::keeper::engine::{flusher, number_of, prefetcher};
@@ -96,7 +96,9 @@ impl Hosting {
         let (shared, stop) = (Arc::clone(&self.shared), Arc::clone(&self.stop));
         let thread = std::thread::Builder::new().name(name.into());
         let thread = thread.spawn(move || body(&shared, &stop));
-        thread.map_err(|error| Error::Session(format!("cannot start a keeper thread: {error}")))
+        thread.map_err(|error| {
+            SessionFault::Unavailable.error(format!("cannot start a keeper thread: {error}"))
+        })
     }
 }
 

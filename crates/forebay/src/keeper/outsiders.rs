@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
 use crate::device::DeviceFile;
-use crate::error::Error;
+use crate::error::{Error, SessionFault};
 use crate::ids::FileId;
 use crate::keeper::relief;
 use crate::member::guard::{Guarding, HEARS, HOLDS, NONE};
@@ -138,7 +138,7 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         return Ok(None);
     }
     let refused = |what: &str, why: std::io::Error| {
-        Error::Session(format!(
+        SessionFault::Unavailable.error(format!(
             "the coherence {what} cannot be had ({why}); `forebay doctor` says why, and auto takes the strongest there is"
         ))
     };

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SessionFault};
 use crate::file::core::Core;
 use crate::file::{closing, resize, settle};
 use crate::flush::{Scope, errors};
@@ -124,7 +124,7 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
         found.land(&shared, me, id, device)
     });
     let findings = findings
-        .ok_or_else(|| Error::Session("another process is recovering this arena".into()))?;
+        .ok_or_else(|| SessionFault::InUse.error("another process is recovering this arena"))?;
     if let Some(why) = doubt.or_else(|| corruption(&shared.arena)) {
         found.distrust(&why);
     }
@@ -205,9 +205,8 @@ fn lock_file(file: &fs::File, path: &Path) -> Result<fs::File> {
         {
             refuse_if_alive(&arena)?;
         }
-        return Err(Error::Session(
-            "the session is in use, or is being recovered by another process".into(),
-        ));
+        return Err(SessionFault::InUse
+            .error("the session is in use, or is being recovered by another process"));
     }
     // Whoever had the lock may have removed the file, and another session may have begun under its name.
     let same = match (lock.metadata(), fs::metadata(path)) {
@@ -215,9 +214,7 @@ fn lock_file(file: &fs::File, path: &Path) -> Result<fs::File> {
         _ => false,
     };
     if !same {
-        return Err(Error::Session(
-            "the session has just been recovered, or has ended".into(),
-        ));
+        return Err(SessionFault::InUse.error("the session has just been recovered, or has ended"));
     }
     Ok(lock)
 }
@@ -232,7 +229,7 @@ fn refuse_if_alive(arena: &Arena) -> Result<()> {
             let pid = arena
                 .thread(id)
                 .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
-            Err(Error::Session(format!(
+            Err(SessionFault::InUse.error(format!(
                 "the session is in use by process {pid}; end it first, or let it finish"
             )))
         }

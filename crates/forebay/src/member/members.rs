@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SessionFault};
 use crate::ids::ThreadId;
 use crate::limits;
 use crate::member::shared::Shared;
@@ -109,9 +109,7 @@ pub fn leave_for_good(session: &Shared, own: &ForGood) -> Result<()> {
     while own.changing.load(SeqCst) != 0 || own.slots().any(works) {
         if begun.elapsed() > ENDS_WITHIN {
             own.has_left.store(false, SeqCst);
-            return Err(Error::Session(
-                "threads of this process are busy in it".into(),
-            ));
+            return Err(SessionFault::InUse.error("threads of this process are busy in it"));
         }
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -218,7 +216,7 @@ pub fn give_back(session: &Shared) {
 }
 
 fn all_taken(session: &Shared) -> Error {
-    Error::Session(format!(
+    SessionFault::Full.error(format!(
         "all {} thread slots are taken; end some threads, or start another session",
         session.arena.counts().threads - 1
     ))

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
 use crate::device::{DeviceFile, KernelReason, RealFile};
-use crate::error::{Error, Result};
+use crate::error::{Result, SessionFault};
 use crate::ids::{FileId, ThreadId};
 use crate::limits::PAGE_BYTES;
 use crate::member::claims::Claims;
@@ -87,14 +87,14 @@ impl Shared {
             direct_bytes_min: config.direct_min,
         };
         let route = route::by_name(config.route.name(), &options)
-            .map_err(|e| Error::Session(e.to_string()))?;
+            .map_err(|e| SessionFault::Unavailable.error(e.to_string()))?;
         let rules: Vec<_> = config
             .routes
             .iter()
             .map(|rule| (rule.glob.as_str(), rule.route.name()))
             .collect();
-        let overrides =
-            Overrides::compile(&rules, &options).map_err(|e| Error::Session(e.to_string()))?;
+        let overrides = Overrides::compile(&rules, &options)
+            .map_err(|e| SessionFault::Unavailable.error(e.to_string()))?;
         let file_owed_pages_max = config
             .file_dirty_bytes_max
             .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);

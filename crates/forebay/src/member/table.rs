@@ -28,7 +28,7 @@ pub use self::search::{end, find, has_ended, is_any};
 use self::space::{may_have_holes, note_clones};
 pub use self::witness::{as_witness, is_as_witnessed, is_changed, witness, witness_end};
 use crate::device::{DeviceFile, DeviceStat};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SessionFault};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
@@ -111,16 +111,15 @@ pub fn open(
                     reclaim(shared, me, false);
                 }
                 Found::Full => {
-                    return Err(Error::Session(format!(
+                    return Err(SessionFault::Full.error(format!(
                         "all {} entries of the file table are in use; close some files",
                         me.arena.counts().files
                     )));
                 }
             }
         } else if is_in_vain(me, &mut waiting) {
-            return Err(Error::Session(
-                "a program that is stopped has the session's file table; let it go on".into(),
-            ));
+            return Err(SessionFault::InUse
+                .error("a program that is stopped has the session's file table; let it go on"));
         }
         round += 1;
         me.wait(round);
@@ -391,8 +390,7 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> 
         return Ok(());
     }
     if !empty(me, id) {
-        return Err(Error::Session(
-            "another program has changed the file, and what is known of it cannot be dropped now; open it again".into(),
+        return Err(SessionFault::InUse.error("another program has changed the file, and what is known of it cannot be dropped now; open it again",
         ));
     }
     take_sizes(entry, &stat, may_have_holes(device, &stat));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::device::{DeviceFile, KernelReason, RealFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SessionFault};
 use crate::file::core::Core;
 use crate::file::inode::Inode;
 use crate::file::settle;
@@ -366,9 +366,8 @@ impl Session {
             }
             me.wait(64);
         }
-        Err(Error::Session(
-            "nobody can write what the file owes; see that the session's keeper runs".into(),
-        ))
+        Err(SessionFault::Unavailable
+            .error("nobody can write what the file owes; see that the session's keeper runs"))
     }
 }
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::config::Config;
 use crate::device::queue::NAMES;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SessionFault};
 use crate::evict;
 use crate::file::beside;
 use crate::file::closing;
@@ -326,9 +326,8 @@ impl Session {
         let mapping = Mapping::attach(file).map_err(|e| failed(&e))?;
         let arena = Arena::open(mapping).map_err(|e| failed(&e))?;
         if !membarrier::register() && !arena.fences() {
-            return Err(Error::Session(
-                "this process may not use membarrier and the session relies on it; allow the call"
-                    .into(),
+            return Err(SessionFault::Unavailable.error(
+                "this process may not use membarrier and the session relies on it; allow the call",
             ));
         }
         let mut shared = Shared::new(arena, Some(path.to_owned()), config)?;

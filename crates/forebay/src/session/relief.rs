@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Result, SessionFault};
 use crate::keeper::relief;
 use crate::session::Session;
 
@@ -14,7 +14,7 @@ use crate::session::Session;
 /// The session cannot be joined, and the system's errors.
 pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
     let config = Config::builder().build();
-    let config = config.map_err(|why| Error::Session(why.to_string()))?;
+    let config = config.map_err(|why| SessionFault::Unavailable.error(why.to_string()))?;
     match Session::join_living(path, config)? {
         Some(session) => relief::stand(session.shared(), listener, keeper),
         None => Ok(()),

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
-use crate::error::{Error, Result};
+use crate::error::{Result, SessionFault};
 use crate::file::OpenOptions;
 use crate::session::Session;
 use crate::sync::Ordering;
@@ -24,7 +24,7 @@ pub(super) fn refuse() -> Result<()> {
     let left = LEFT.get();
     LEFT.set(left.saturating_sub(1));
     match left {
-        0 => Err(Error::Session("no more threads".into())),
+        0 => Err(SessionFault::Unavailable.error("no more threads")),
         _ => Ok(()),
     }
 }

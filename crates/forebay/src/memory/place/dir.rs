@@ -7,7 +7,7 @@
 //! race with. A stranger who occupies the name can only deny the place, and the ladder goes on.
 
 use super::{FoundArena, is_session_name};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SessionFault};
 use std::ffi::{CStr, CString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -109,9 +109,10 @@ impl UserDir {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
         match open_at(self.file.as_raw_fd(), &name, flags, 0o600) {
             Ok(file) => exactly(file, 0o600),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Session(
-                format!("'{session}' has an arena already; join it, or run `forebay recover`"),
-            )),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(SessionFault::InUse
+                .error(format!(
+                    "'{session}' has an arena already; join it, or run `forebay recover`"
+                ))),
             Err(error) => Err(Error::device("make the arena's file", &error)),
         }
     }
@@ -132,7 +133,7 @@ impl UserDir {
         ) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::Session(format!(
+                return Err(SessionFault::Absent.error(format!(
                     "'{session}' has no arena; start it with `forebay daemon`"
                 )));
             }
@@ -173,7 +174,9 @@ impl UserDir {
         }
         let error = io::Error::last_os_error();
         match error.kind() {
-            io::ErrorKind::NotFound => Err(Error::Session(format!("'{session}' has no arena"))),
+            io::ErrorKind::NotFound => {
+                Err(SessionFault::Absent.error(format!("'{session}' has no arena")))
+            }
             _ => Err(Error::device("remove the arena's file", &error)),
         }
     }
