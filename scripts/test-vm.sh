@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Stores on persistent memory as a kernel has it: an emulated machine with NVDIMMs boots Debian's kernel, makes ext4 and XFS with DAX on two of
 # them, DAX devices of two more, ext4 without DAX on one, and leaves one a block device. Stores lie on all of them; half are worked on by the
-# crate's API, half are mounted. In the middle of that the power is cut: the emulator is killed. The next start finds what was
-# acknowledged, nothing in part, the stores in order, and goes on with new ones. Not a part of `make test`: it takes some minutes.
+# crate's API, half are mounted. tar, git and sqlite work on two of these before anything is cut. In the middle of that the power is cut: the emulator is
+# killed. The next start finds what was acknowledged, nothing in part, the stores in order, and goes on with new ones. Not a part of `make test`: it
+# takes some minutes.
 #
 # The emulated CPU has no cache, and what is stored to persistent memory is in its file at once: lost lines are the simulated memory's to test
 # (crates/forebay-pmem/src/tests/crash.rs). Here it is the real kernel that is met: MAP_SYNC, DAX devices, sizes and errors, and, where there is
@@ -49,12 +50,18 @@ nvdimms=6
 . tests/lib/expect.sh
 # shellcheck source=tests/lib/vm.sh
 . tests/lib/vm.sh
+# shellcheck disable=SC2034 # install.sh reads it
+needed='
+git     git     a program on mounted stores
+sqlite3 sqlite3 another one
+'
+. scripts/install.sh 'the emulated machine'
 
 # Stores that the API works on, and those that are mounted; those on DAX first.
 by_api=(/ext4/api /xfs/api /dev/dax3.0 /plain/api /dev/pmem5)
 by_mount=(/ext4/mounted /xfs/mounted /dev/dax2.0 /plain/mounted)
-# Of these, where fsx runs before anything is cut.
-by_fsx=(/ext4/mounted /dev/dax2.0)
+# Of these, where fsx and other programs run before anything is cut.
+by_programs=(/ext4/mounted /dev/dax2.0)
 # Each start has another CPU, and so each of the ways to write a line back.
 cpus=(max max,-clwb max,-clwb,-clflushopt)
 ways=(clwb clflushopt clflush)
@@ -84,6 +91,11 @@ vm_kernel
 vm_open
 vm_program "$bin/forebay"
 vm_program "$tests" pmem-tests
+for program in git sqlite3; do vm_program "$(command -v $program)"; done
+# By a name that is none of the shell's own.
+vm_program "$(command -v tar)" gnutar
+# A clone calls it by this name.
+ln -sf git "$vm/root/bin/git-upload-pack"
 if [[ -x $target/tools/bin/fsx ]]; then vm_program "$target/tools/bin/fsx"; fi
 vm_close tests/lib/vm-init.sh
 vm_memory
@@ -98,6 +110,7 @@ judge() {
     for entry in $left; do
         path=${entry#*=} && path=${path%%:*}
         case $entry in
+        programs=*) expect "boot $1: $path has what programs have left (${entry#*:})" vm_heard "$1" "LEFT BY PROGRAMS $path 0" ;;
         api=*) expect "boot $1: $path has what was synced, and is in order (${entry#*:})" vm_heard "$1" "JUDGED $path 0" ;;
         *) expect "boot $1: mounted, $path has what was acknowledged, whole and in order (${entry#*:})" vm_heard "$1" "FOUND $path 0 .*" ;;
         esac
@@ -120,7 +133,7 @@ for ((number = 0; number < cuts; number++)); do
         for place in ext4 xfs; do
             expect "the tests on files pass on $place with DAX" vm_heard 0 "TESTED $place 0"
         done
-        for path in "${by_fsx[@]}"; do
+        for path in "${by_programs[@]}"; do
             for seed in 1 2 3; do
                 if [[ ! -x $target/tools/bin/fsx ]]; then
                     printf 'skipped: fsx on %s: it is missing\n' "$path"
@@ -128,6 +141,8 @@ for ((number = 0; number < cuts; number++)); do
                     expect "fsx finds what it has written on $path, mounted, seed $seed" vm_heard 0 "FSX $path $seed 0"
                 fi
             done
+            expect "tar, git and sqlite end well on $path, mounted" vm_heard 0 "PROGRAMS $path 0"
+            expect "they find what they have left on $path" vm_heard 0 "LEFT BY PROGRAMS $path 0"
         done
     fi
     for path in "${by_api[@]}" "${by_mount[@]}"; do
@@ -157,6 +172,8 @@ for ((number = 0; number < cuts; number++)); do
         read -r _ _ count _ < <(last "$number" "ACKNOWLEDGED $path [0-9]+ \.")
         left+=" mounted=$path:${count:-0}"
     done
+    # After what is mounted is judged, which says whether a store is in order as the cut has left it.
+    for path in "${by_programs[@]}"; do left+=" programs=$path:0"; done
     printf 'power cut %d: %s\n' "$((number + 1))" "${left# }"
     ((failed == 0)) || break
 done

@@ -4,6 +4,7 @@ mount -t proc none /proc
 mount -t sysfs none /sys
 mount -t devtmpfs none /dev
 mount -t tmpfs none /tmp
+mkdir -p /dev/shm && mount -t tmpfs none /dev/shm
 for module in nfit nd_pmem device_dax dax_pmem crc32c_generic ext4 xfs fuse; do modprobe $module; done
 words=$(cat /proc/cmdline)
 boot=${words##*boot=} boot=${boot%% *}

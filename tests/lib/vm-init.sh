@@ -1,6 +1,7 @@
 #!/bin/sh
 # The first program of the emulated machine of scripts/test-vm.sh. The kernel's command line says which boot it is (boot=N) and what the one before
-# has left: api=STORE:SEED:COUNT and mounted=STORE:NUMBER for each store. What comes of it goes to the console, a line each.
+# has left: api=STORE:SEED:COUNT and mounted=STORE:NUMBER for each store, programs=STORE:0 where programs have worked. What comes of it goes to the
+# console, a line each.
 . /begin
 power='pmem-tests --exact tests::power::what_was_synced_is_there_after_the_end --nocapture'
 
@@ -73,6 +74,70 @@ explore() {
     leave "$1"
 }
 
+# What programs work with, and what they are to leave.
+make_tree() {
+    for number in $(seq 30); do
+        mkdir -p /tmp/tree/$((number % 4))
+        seq "$number" $((number * 60)) >/tmp/tree/$((number % 4))/"$number"
+    done
+    ln -s 1/5 /tmp/tree/link
+    chmod 750 /tmp/tree/2
+}
+
+# Programs that others have written, on a mounted store: tar, git and sqlite, which syncs. What they leave stays there for the boots that come.
+# Called by itself: behind a condition the shell would not heed `set -e`.
+work_with_programs() {
+    serve "$1"
+    (
+        set -e
+        mkdir "$place/programs"
+        cd "$place/programs"
+        gnutar -C /tmp -cf tree.tar tree
+        gnutar -xf tree.tar
+        export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+        git init -q repository
+        cp -a tree repository
+        git -C repository add .
+        git -C repository commit -q -m first
+        git -C repository rm -q -r tree/3
+        git -C repository commit -q -m second
+        git -C repository repack -q -a -d
+        git clone -q repository clone
+        git -C clone checkout -q HEAD~1
+        sqlite3 database 'CREATE TABLE t (n INTEGER, s TEXT); CREATE INDEX i ON t (s);'
+        for number in 0 1 2 3; do
+            sqlite3 database "WITH RECURSIVE c(x) AS (SELECT $number UNION ALL SELECT x + 4 FROM c WHERE x < 996) INSERT INTO t SELECT x, 'name ' || x FROM c;"
+        done
+        sqlite3 database "UPDATE t SET n = -n WHERE n % 10 = 0; VACUUM;"
+    ) >/tmp/programs 2>&1
+    status=$?
+    [ $status = 0 ] || tail -n 30 /tmp/programs
+    echo "PROGRAMS $1 $status"
+    leave "$1"
+}
+
+# What they have left, read by the programs themselves and by others.
+judge_programs() {
+    serve "$1"
+    (
+        set -e
+        cd "$place/programs"
+        diff -r /tmp/tree tree
+        diff -r /tmp/tree clone/tree
+        [ "$(readlink tree/link) $(stat -c %a tree/2)" = '1/5 750' ]
+        [ ! -e repository/tree/3 ]
+        gnutar -df tree.tar
+        git -C repository fsck --full --strict
+        git -C clone status --short >/tmp/status
+        [ ! -s /tmp/status ]
+        [ "$(sqlite3 database 'PRAGMA integrity_check; SELECT count(*), sum(n) FROM t; SELECT n FROM t WHERE s = '"'name 990'" | tr '\n' ' ')" = 'ok 1000|400500 -990 ' ]
+    ) >/tmp/programs 2>&1
+    status=$?
+    [ $status = 0 ] || tail -n 30 /tmp/programs
+    echo "LEFT BY PROGRAMS $1 $status"
+    leave "$1"
+}
+
 # Calls on all mounted stores, in turn: a file, synced; then its number in a file that takes the place of another, synced too.
 call() {
     for store in $mounted; do mkdir -p "/mnt$(dirname "$store")/$(basename "$store" | tr -d .)/calls"; done
@@ -91,11 +156,13 @@ call() {
 echo # What was on the console before it ends here.
 [ "$boot" != 0 ] || begin
 mount -t ext4 -o dax=always /dev/pmem0 /ext4 && mount -t xfs -o dax=always /dev/pmem1 /xfs && mount -t ext4 -o dax=never /dev/pmem4 /plain && echo 'PMEM READY'
+make_tree
 for word in $words; do
     value=${word#*=}
     case $word in
     api=*) judge $(echo "$value" | tr : ' ') ;;
     mounted=*) find_mounted $(echo "$value" | tr : ' ') ;;
+    programs=*) judge_programs "${value%:*}" ;;
     esac
 done
 [ "$boot" = 0 ] || echo 'ALL JUDGED'
@@ -113,6 +180,10 @@ if [ "$boot" = 0 ]; then
     forebay pmem create --size 64MiB /plain/mounted
     forebay pmem create /dev/dax2.0
     for store in /ext4/mounted /dev/dax2.0; do explore $store; done
+    for store in /ext4/mounted /dev/dax2.0; do
+        work_with_programs $store
+        judge_programs $store
+    done
 fi
 mounted='/ext4/mounted /xfs/mounted /dev/dax2.0 /plain/mounted'
 for store in $mounted; do durable $store; done
