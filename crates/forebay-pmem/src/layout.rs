@@ -14,6 +14,7 @@
 //! and a CRC-32C that begins with the store's identity: a block that went astray, belongs to an older store
 //! or was damaged is found when it is read first. Blocks of file data carry no checksum.
 
+pub mod changes;
 pub mod inode;
 pub mod superblock;
 
@@ -140,7 +141,7 @@ impl Geometry {
 }
 
 /// Bytes before the checksum in a metadata block.
-const SEALED: usize = BLOCK - 4;
+pub const SEALED: usize = BLOCK - 4;
 
 /// The trailer's checksum of a metadata block whose other bytes are final.
 pub fn checksum(id: u64, bytes: &[u8; BLOCK]) -> u32 {

@@ -85,26 +85,39 @@ fn node_pointer(state: &State, node: u64, level: u32, index: u64) -> Result<u64>
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The pointers of up to `count` pages from `page` on, as many as lie in one leaf or one hole; with the
+/// Pointers that are copied at once, without asking for memory.
+const SOME: usize = 32;
+
+/// The pointers of up to `count` pages from `page` on, as many as lie in one leaf and fit into `into`, or none for a hole; with the
 /// number of pages that they are for.
-fn stretch(state: &State, inode: &Inode, page: u64, count: u64) -> Result<(Vec<u64>, u64)> {
+fn stretch<'a>(
+    state: &State,
+    inode: &Inode,
+    page: u64,
+    count: u64,
+    into: &'a mut [u64],
+) -> Result<(&'a [u64], u64)> {
     let leaf = match find(state, inode, page)? {
-        Err(until) => return Ok((Vec::new(), count.min(until - page))),
+        Err(until) => return Ok((&[], count.min(until - page))),
         Ok(leaf) => leaf,
     };
     let index = (page - leaf.first) as usize;
-    let count = count.min(leaf.length - index as u64);
-    let pointers = if leaf.block == 0 {
-        inode.root[index..index + count as usize].to_vec()
+    let count = count.min(leaf.length - index as u64).min(into.len() as u64);
+    let pointers = &mut into[..count as usize];
+    if leaf.block == 0 {
+        pointers.copy_from_slice(&inode.root[index..index + count as usize]);
     } else {
-        // No more of the node than is asked for: mostly that is one pointer.
-        let mut bytes = vec![0; count as usize * 8];
-        state
-            .pages
-            .read(leaf.block, Kind::Node(1), index * 8, &mut bytes)?;
-        let (words, _) = bytes.as_chunks();
-        words.iter().map(|word| u64::from_le_bytes(*word)).collect()
-    };
+        let mut bytes = [0; SOME * 8];
+        for (number, some) in pointers.chunks_mut(SOME).enumerate() {
+            let bytes = &mut bytes[..some.len() * 8];
+            let at = (index + number * SOME) * 8;
+            state.pages.read(leaf.block, Kind::Node(1), at, bytes)?;
+            let (words, _) = bytes.as_chunks();
+            for (pointer, word) in some.iter_mut().zip(words) {
+                *pointer = u64::from_le_bytes(*word);
+            }
+        }
+    }
     let mut blocks = pointers.iter().filter(|pointer| **pointer != 0);
     match blocks.all(|pointer| state.geometry().is_data(block_of(*pointer))) {
         true => Ok((pointers, count)),
@@ -114,8 +127,18 @@ fn stretch(state: &State, inode: &Inode, page: u64, count: u64) -> Result<(Vec<u
 
 /// The pointer of one page.
 pub fn get(state: &State, inode: &Inode, page: u64) -> Result<u64> {
-    let (pointers, _) = stretch(state, inode, page, 1)?;
-    Ok(pointers.first().copied().unwrap_or(0))
+    let Ok(leaf) = find(state, inode, page)? else {
+        return Ok(0);
+    };
+    let index = page - leaf.first;
+    let pointer = match leaf.block {
+        0 => inode.root[index as usize],
+        block => node_pointer(state, block, 1, index)?,
+    };
+    match pointer == 0 || state.geometry().is_data(block_of(pointer)) {
+        true => Ok(pointer),
+        false => Err(Errno::EIO),
+    }
 }
 
 /// Calls `see` with each stretch of consecutive blocks, of unwritten ones, or of holes, in order: the first
@@ -127,8 +150,16 @@ pub fn runs(
     mut see: impl FnMut(u64, u64, u64) -> bool,
 ) -> Result<()> {
     let mut page = pages.start;
+    let (mut some, mut many) = ([0; SOME], Vec::new());
+    let into = match pages.end.saturating_sub(page) <= SOME as u64 {
+        true => &mut some[..],
+        false => {
+            many.resize(POINTERS as usize, 0);
+            &mut many[..]
+        }
+    };
     while page < pages.end {
-        let (pointers, count) = stretch(state, inode, page, pages.end - page)?;
+        let (pointers, count) = stretch(state, inode, page, pages.end - page, into)?;
         if pointers.is_empty() && !see(page, 0, count) {
             return Ok(());
         }
@@ -157,15 +188,15 @@ pub fn set(state: &mut State, inode: &mut Inode, page: u64, pointers: &[u64]) ->
     while !rest.is_empty() {
         let leaf = reach(state, inode, page)?;
         let index = (page - leaf.first) as usize;
-        let count = rest.len().min(leaf.length as usize - index);
+        let count = rest.len().min(leaf.length as usize - index).min(SOME);
         let (now, later) = rest.split_at(count);
         if leaf.block == 0 {
             inode.root[index..index + count].copy_from_slice(now);
         } else {
-            let bytes = bytes_of(now);
-            state
-                .pages
-                .write(leaf.block, Kind::Node(1), index * 8, &bytes)?;
+            let mut bytes = [0; SOME * 8];
+            let bytes = bytes_of(now, &mut bytes);
+            let kind = Kind::Node(1);
+            state.pages.write(leaf.block, kind, index * 8, bytes)?;
         }
         rest = later;
         page += count as u64;
@@ -173,12 +204,13 @@ pub fn set(state: &mut State, inode: &mut Inode, page: u64, pointers: &[u64]) ->
     Ok(())
 }
 
-/// Pointers as a node has them.
-fn bytes_of(pointers: &[u64]) -> Vec<u8> {
-    let mut bytes = vec![0; pointers.len() * 8];
+/// Some pointers as a node has them.
+fn bytes_of<'a>(pointers: &[u64], into: &'a mut [u8; SOME * 8]) -> &'a [u8] {
+    let bytes = &mut into[..pointers.len() * 8];
     let (places, _) = bytes.as_chunks_mut();
-    let all = places.iter_mut().zip(pointers);
-    all.for_each(|(place, pointer)| *place = pointer.to_le_bytes());
+    for (place, pointer) in places.iter_mut().zip(pointers) {
+        *place = pointer.to_le_bytes();
+    }
     bytes
 }
 
@@ -240,10 +272,10 @@ fn raise(state: &mut State, inode: &mut Inode) -> Result<()> {
     let level = inode.height + 1;
     if inode.root.iter().any(|pointer| *pointer != 0) {
         let node = make_node(state, inode, level)?;
-        let bytes = bytes_of(&inode.root);
-        state
-            .pages
-            .write(node, Kind::Node(level as u8), 0, &bytes)?;
+        let mut bytes = [0; SOME * 8];
+        let bytes = bytes_of(&inode.root, &mut bytes);
+        let kind = Kind::Node(level as u8);
+        state.pages.write(node, kind, 0, bytes)?;
         inode.root = [0; ROOTS];
         inode.root[0] = node;
     }

@@ -4,18 +4,19 @@
 //! A changed block is copied to DRAM whole and remembers which of its 64 lines differ. *Collecting* a batch
 //! moves the running blocks aside under the store's lock; from then on a change copies a block anew (it takes
 //! its next version), so that the batch can be made durable without the lock. When its lines are where they
-//! belong, the batch is dropped.
+//! belong, the batch is dropped. A few of its blocks stay in DRAM: whoever syncs small writes changes the same ones again.
 //!
 //! Every operation can be undone: [`Pages::write`] keeps what it overwrites until the operation ends, well or
 //! not. A block of the medium is verified when it is read first.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::errno::{Errno, Result};
-use crate::layout::{self, BLOCK, Kind, PAYLOAD};
+use crate::layout::{self, BLOCK, Kind, PAYLOAD, SEALED, changes, get32};
 use crate::medium::{LINE, Medium};
 
 /// Bytes of a metadata block.
@@ -24,14 +25,16 @@ pub type Bytes = [u8; BLOCK];
 /// The line that has the trailer: it is logged with every block that changed.
 pub const TRAILER_LINE: u64 = 1 << 63;
 
-/// Blocks whose memory is kept for the next batch.
-const SPARE_MAX: usize = 64;
+/// Blocks of batches that are done which stay in DRAM.
+const CLEAN_MAX: usize = 64;
 
 /// A changed block.
 #[derive(Clone)]
 pub struct Page {
-    /// What it holds; the checksum is made when it is logged.
+    /// What it holds, but for the checksum.
     pub bytes: Box<Bytes>,
+    /// The checksum, if it is known: then it goes along with every change. Otherwise it is made when the block is logged.
+    pub sum: Option<u32>,
     /// A bit for each line that differs from what was committed before.
     pub lines: u64,
 }
@@ -68,26 +71,92 @@ struct Undo {
     from: usize,
     /// The block's lines that differed before.
     lines: u64,
+    /// Its checksum before.
+    sum: Option<u32>,
+}
+
+/// What lies below the running batch.
+struct Below {
+    medium: Arc<dyn Medium>,
+    id: u64,
+    committing: Option<Arc<PageMap>>,
+    /// A bit for each block of the medium that was read and found whole.
+    verified: Vec<AtomicU64>,
+    /// Blocks as they lie in the medium, which neither the running batch nor the one that is being committed has: some of those that
+    /// were changed last.
+    clean: PageMap,
 }
 
 /// The metadata blocks of a store.
 pub struct Pages {
-    medium: Arc<dyn Medium>,
-    id: u64,
+    below: Below,
     running: PageMap,
-    committing: Option<Arc<PageMap>>,
     /// Lines that a record of the running batch has for pages, without its head and descriptors.
     lines: u64,
     undo: Vec<Undo>,
     undone: Vec<u8>,
     /// Blocks that this operation added to `running`.
     added: Vec<u64>,
-    /// A bit for each block of the medium that was read and found whole.
-    verified: Vec<AtomicU64>,
-    /// Memory of small batches that are done, for blocks that are changed next; what it holds means nothing.
-    spare: Vec<Box<Bytes>>,
-    /// The map of such a batch, empty.
+    /// The map of a small batch that is done, empty.
     spare_map: PageMap,
+}
+
+impl Below {
+    /// The block as it lies in the medium, if it is whole; otherwise what is in `bytes` afterwards means nothing.
+    fn load(&self, block: u64, kind: Kind, bytes: &mut Bytes) -> Result<()> {
+        self.medium.read(block * BLOCK as u64, bytes);
+        let whole = self.is_verified(block) || layout::is_sealed(self.id, bytes);
+        if !whole || !layout::is_labelled(bytes, block, kind) {
+            return Err(Errno::EIO);
+        }
+        self.set_verified(block, true);
+        Ok(())
+    }
+
+    /// The block for the running batch to change. Its label has not been looked at, unless it came from the medium.
+    fn take(&mut self, block: u64, kind: Kind) -> Result<Page> {
+        let lines = TRAILER_LINE;
+        if let Some(page) = self.clean.remove(&block) {
+            return Ok(Page { lines, ..page });
+        }
+        let mut bytes = self.memory();
+        let committing = self.committing.as_ref().and_then(|batch| batch.get(&block));
+        let sum = match committing {
+            Some(page) => {
+                bytes.copy_from_slice(&page.bytes[..]);
+                page.sum
+            }
+            None => {
+                self.load(block, kind, &mut bytes)?;
+                Some(get32(&bytes[..], SEALED))
+            }
+        };
+        Ok(Page { bytes, sum, lines })
+    }
+
+    /// Memory for a block: that of another one, where as many are kept as may be.
+    fn memory(&mut self) -> Box<Bytes> {
+        let other = self.clean.keys().next().copied();
+        let other = other.filter(|_| self.clean.len() >= CLEAN_MAX);
+        let page = other.and_then(|block| self.clean.remove(&block));
+        page.map_or_else(|| Box::new([0; BLOCK]), |page| page.bytes)
+    }
+
+    fn is_verified(&self, block: u64) -> bool {
+        // Relaxed: a bit says something of bytes in the medium that do not change while the lock is held.
+        let word = self.verified[(block / 64) as usize].load(Ordering::Relaxed);
+        word & (1 << (block % 64)) != 0
+    }
+
+    fn set_verified(&self, block: u64, whole: bool) {
+        let word = &self.verified[(block / 64) as usize];
+        let bit = 1 << (block % 64);
+        // Relaxed: as above.
+        match whole {
+            true => word.fetch_or(bit, Ordering::Relaxed),
+            false => word.fetch_and(!bit, Ordering::Relaxed),
+        };
+    }
 }
 
 impl Pages {
@@ -95,16 +164,18 @@ impl Pages {
     pub fn new(medium: Arc<dyn Medium>, id: u64, blocks: u64, recovered: PageMap) -> Self {
         let words = blocks.div_ceil(64) as usize;
         Self {
-            medium,
-            id,
+            below: Below {
+                medium,
+                id,
+                committing: (!recovered.is_empty()).then(|| Arc::new(recovered)),
+                verified: (0..words).map(|_| AtomicU64::new(0)).collect(),
+                clean: PageMap::default(),
+            },
             running: PageMap::default(),
-            committing: (!recovered.is_empty()).then(|| Arc::new(recovered)),
             lines: 0,
             undo: Vec::new(),
             undone: Vec::new(),
             added: Vec::new(),
-            verified: (0..words).map(|_| AtomicU64::new(0)).collect(),
-            spare: Vec::new(),
             spare_map: PageMap::default(),
         }
     }
@@ -118,49 +189,57 @@ impl Pages {
             };
         }
         let mut bytes = [0; BLOCK];
-        self.load(block, kind, &mut bytes)?;
+        self.below.load(block, kind, &mut bytes)?;
         Ok(see(&bytes))
     }
 
     /// Copies a part of a block's payload out.
     pub fn read(&self, block: u64, kind: Kind, at: usize, into: &mut [u8]) -> Result<()> {
         assert!(at + into.len() <= PAYLOAD, "{at}: outside the payload");
-        if self.changed(block).is_none() && self.is_verified(block) {
+        let end = at + into.len();
+        let changed = self.changed(block);
+        if let Some(page) = changed.or_else(|| self.below.clean.get(&block)) {
+            if !layout::is_labelled(&page.bytes, block, kind) {
+                return Err(Errno::EIO);
+            }
+            into.copy_from_slice(&page.bytes[at..end]);
+            return Ok(());
+        }
+        if self.below.is_verified(block) {
             let mut trailer = [0; BLOCK - PAYLOAD];
             let start = block * BLOCK as u64;
-            self.medium.read(start + PAYLOAD as u64, &mut trailer);
+            let medium = &self.below.medium;
+            medium.read(start + PAYLOAD as u64, &mut trailer);
             if !layout::is_label(&trailer, block, kind) {
                 return Err(Errno::EIO);
             }
-            self.medium.read(start + at as u64, into);
+            medium.read(start + at as u64, into);
             return Ok(());
         }
-        let end = at + into.len();
         self.with(block, kind, |bytes| into.copy_from_slice(&bytes[at..end]))
-    }
-
-    /// The block as it lies in the medium, if it is whole; otherwise what is in `bytes` afterwards means nothing.
-    fn load(&self, block: u64, kind: Kind, bytes: &mut Bytes) -> Result<()> {
-        self.medium.read(block * BLOCK as u64, bytes);
-        let whole = self.is_verified(block) || layout::is_sealed(self.id, bytes);
-        if !whole || !layout::is_labelled(bytes, block, kind) {
-            return Err(Errno::EIO);
-        }
-        self.set_verified(block, true);
-        Ok(())
     }
 
     fn changed(&self, block: u64) -> Option<&Page> {
         let running = self.running.get(&block);
-        running.or_else(|| self.committing.as_ref()?.get(&block))
+        running.or_else(|| self.below.committing.as_ref()?.get(&block))
     }
 
     /// Changes a part of a block's payload; lines whose bytes stay the same are not logged.
     pub fn write(&mut self, block: u64, kind: Kind, at: usize, bytes: &[u8]) -> Result<()> {
         let end = at + bytes.len();
         assert!(end <= PAYLOAD, "{at}: outside the payload");
-        self.bring(block, kind)?;
-        let page = self.running.get_mut(&block).ok_or(Errno::EIO)?;
+        let page = match self.running.entry(block) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let page = self.below.take(block, kind)?;
+                self.lines += 1;
+                self.added.push(block);
+                entry.insert(page)
+            }
+        };
+        if !layout::is_labelled(&page.bytes, block, kind) {
+            return Err(Errno::EIO);
+        }
         let mut from = at;
         while from < end {
             let line = from / LINE;
@@ -172,8 +251,12 @@ impl Pages {
                     at: from,
                     from: self.undone.len(),
                     lines: page.lines,
+                    sum: page.sum,
                 });
                 self.undone.extend_from_slice(old);
+                page.sum = page
+                    .sum
+                    .and_then(|sum| Some(sum ^ changes::of(from, old, new)?));
                 old.copy_from_slice(new);
                 self.lines += u64::from(page.lines & (1 << line) == 0);
                 page.lines |= 1 << line;
@@ -189,39 +272,14 @@ impl Pages {
         layout::label(&mut bytes, block, kind);
         let page = Page {
             bytes,
+            sum: None,
             lines: u64::MAX,
         };
+        self.below.clean.remove(&block);
         let before = self.running.insert(block, page);
         let lines = before.map_or(0, |page| page.lines.count_ones());
         self.lines += u64::from(64 - lines);
         self.added.push(block);
-    }
-
-    /// Has a block among the running ones.
-    fn bring(&mut self, block: u64, kind: Kind) -> Result<()> {
-        if let Some(page) = self.running.get(&block) {
-            return match layout::is_labelled(&page.bytes, block, kind) {
-                true => Ok(()),
-                false => Err(Errno::EIO),
-            };
-        }
-        let spare = self.spare.pop();
-        let mut bytes = spare.unwrap_or_else(|| Box::new([0; BLOCK]));
-        match self.changed(block) {
-            Some(page) if layout::is_labelled(&page.bytes, block, kind) => {
-                bytes.copy_from_slice(&*page.bytes);
-            }
-            Some(_) => return Err(Errno::EIO),
-            None => self.load(block, kind, &mut bytes)?,
-        }
-        let page = Page {
-            bytes,
-            lines: TRAILER_LINE,
-        };
-        self.running.insert(block, page);
-        self.lines += 1;
-        self.added.push(block);
-        Ok(())
     }
 
     /// The block is free again: it is not logged any more.
@@ -229,7 +287,8 @@ impl Pages {
         if let Some(page) = self.running.remove(&block) {
             self.lines -= u64::from(page.lines.count_ones());
         }
-        self.set_verified(block, false);
+        self.below.clean.remove(&block);
+        self.below.set_verified(block, false);
     }
 
     /// The operation stays.
@@ -248,6 +307,7 @@ impl Pages {
                 page.bytes[undo.at..undo.at + old.len()].copy_from_slice(old);
                 self.lines -= u64::from((page.lines & !undo.lines).count_ones());
                 page.lines = undo.lines;
+                page.sum = undo.sum;
             }
             end = undo.from;
         }
@@ -272,53 +332,111 @@ impl Pages {
     /// Moves the running batch aside: it is seen below the next one until [`Pages::dropped`].
     pub fn collect(&mut self) -> Arc<PageMap> {
         assert!(
-            self.committing.is_none(),
+            self.below.committing.is_none(),
             "one batch is committed at a time"
         );
         let next = std::mem::take(&mut self.spare_map);
         let batch = Arc::new(std::mem::replace(&mut self.running, next));
         self.lines = 0;
-        self.committing = Some(Arc::clone(&batch));
+        self.below.committing = Some(Arc::clone(&batch));
         batch
     }
 
-    /// The batch lies where it belongs. Memory of a small one is kept for the next; a large one is left for the caller to free, without
-    /// the lock.
+    /// The batch lies where it belongs. Blocks of a small one are kept; a large one is left for the caller to free, without the lock.
     pub fn dropped(&mut self, batch: &mut Arc<PageMap>) {
-        self.committing = None;
+        self.below.committing = None;
         if let Some(map) = Arc::get_mut(batch)
-            && map.capacity() <= SPARE_MAX
+            && map.capacity() <= CLEAN_MAX
         {
-            let room = SPARE_MAX.saturating_sub(self.spare.len());
-            let pages = map.drain().map(|(_, page)| page.bytes);
-            self.spare.extend(pages.take(room));
+            for (block, page) in map.drain() {
+                // What was freed since is not verified any more, and a new block is not before it is read.
+                let is_whole = self.below.is_verified(block) && page.sum.is_some();
+                let has_room = self.below.clean.len() < CLEAN_MAX;
+                if is_whole && has_room && !self.running.contains_key(&block) {
+                    self.below.clean.insert(block, page);
+                }
+            }
             self.spare_map = std::mem::take(map);
         }
-    }
-
-    fn is_verified(&self, block: u64) -> bool {
-        // Relaxed: a bit says something of bytes in the medium that do not change while the lock is held.
-        let word = self.verified[(block / 64) as usize].load(Ordering::Relaxed);
-        word & (1 << (block % 64)) != 0
-    }
-
-    fn set_verified(&self, block: u64, whole: bool) {
-        let word = &self.verified[(block / 64) as usize];
-        let bit = 1 << (block % 64);
-        // Relaxed: as above.
-        match whole {
-            true => word.fetch_or(bit, Ordering::Relaxed),
-            false => word.fetch_and(!bit, Ordering::Relaxed),
-        };
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PageMap, Pages};
-    use crate::layout::Kind;
-    use crate::medium::Durability;
+    use std::sync::Arc;
+
+    use super::{CLEAN_MAX, PageMap, Pages};
+    use crate::errno::Errno;
+    use crate::layout::{Kind, checksum};
+    use crate::log::apply_pages;
+    use crate::medium::{Durability, Medium};
     use crate::tests::sim::Simulated;
+
+    /// Commits what is running; `meanwhile` is done when it has been collected.
+    fn commit(pages: &mut Pages, medium: &Simulated, meanwhile: impl FnOnce(&mut Pages)) {
+        pages.keep();
+        let mut batch = pages.collect();
+        meanwhile(pages);
+        apply_pages(medium, 1, &batch);
+        pages.dropped(&mut batch);
+    }
+
+    /// Blocks from this one on that lie in the medium, and were read.
+    fn written(first: u64, count: u64) -> (Arc<Simulated>, Pages) {
+        let medium = Simulated::new(vec![0; 200 * 4096], Durability::Dax);
+        let mut pages = Pages::new(medium.clone(), 1, 200, PageMap::default());
+        (first..first + count).for_each(|block| pages.make(block, Kind::Table));
+        commit(&mut pages, &medium, |_| {});
+        for block in first..first + count {
+            assert_eq!(pages.read(block, Kind::Table, 0, &mut [0]), Ok(()));
+        }
+        (medium, pages)
+    }
+
+    #[test]
+    fn the_checksum_goes_along_with_what_is_kept_and_what_is_undone() {
+        let (medium, mut pages) = written(50, 1);
+        for turn in 0..3 {
+            assert_eq!(pages.write(50, Kind::Table, 61, &[turn + 1; 9]), Ok(()));
+            pages.keep();
+            assert_eq!(pages.write(50, Kind::Table, 60, &[turn + 9; 90]), Ok(()));
+            pages.undo();
+            commit(&mut pages, &medium, |pages| {
+                // From what is being committed.
+                assert_eq!(pages.write(50, Kind::Table, 4072, &[turn + 1; 8]), Ok(()));
+                pages.keep();
+            });
+            let page = &pages.running[&50];
+            assert_eq!(page.sum, Some(checksum(1, &page.bytes)), "turn {turn}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_freed_while_it_is_committed_is_not_kept() {
+        let (medium, mut pages) = written(50, 2);
+        for block in [50, 51] {
+            assert_eq!(pages.write(block, Kind::Table, 0, &[1]), Ok(()));
+        }
+        commit(&mut pages, &medium, |pages| pages.forget(50));
+        // Both become something else.
+        medium.write(50 * 4096, &[7; 2 * 4096]);
+        assert_eq!(pages.write(50, Kind::Table, 0, &[2]), Err(Errno::EIO));
+        assert_eq!(pages.write(51, Kind::Table, 0, &[2]), Ok(()), "it is kept");
+    }
+
+    #[test]
+    fn no_more_blocks_are_kept_than_may_be() {
+        let count = 2 * CLEAN_MAX as u64;
+        let (medium, mut pages) = written(50, count);
+        for first in (50..48 + count).step_by(3) {
+            for block in first..first + 3 {
+                assert_eq!(pages.write(block, Kind::Table, 0, &[1]), Ok(()));
+            }
+            commit(&mut pages, &medium, |_| {});
+            assert!(pages.below.clean.len() <= CLEAN_MAX);
+        }
+        assert_eq!(pages.below.clean.len(), CLEAN_MAX);
+    }
 
     #[test]
     fn what_is_undone_takes_no_room_in_a_record() {

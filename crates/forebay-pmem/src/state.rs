@@ -12,6 +12,7 @@ mod bits;
 mod fresh;
 mod held;
 mod lent;
+mod operation;
 mod pieces;
 mod pins;
 
@@ -23,13 +24,14 @@ use crate::layout::superblock::Superblock;
 use crate::layout::{BITS, Geometry, INODES_PER_BLOCK, Kind};
 use crate::log::Log;
 use crate::medium::Medium;
+use crate::operations::bytes::Scratch;
 use crate::pages::{PageMap, Pages};
 use crate::space::{Run, Space};
 use crate::types::Time;
 use bits::{load_bits, set_bits};
 use fresh::Fresh;
 use held::Held;
-use pieces::Piece;
+use operation::Operation;
 pub(crate) use pieces::Source;
 use pins::Pins;
 
@@ -42,23 +44,8 @@ pub enum Room {
     Replacement,
 }
 
-/// What an operation has done besides changing blocks.
-#[derive(Default)]
-struct Operation {
-    taken: Vec<Run>,
-    /// Blocks that were unwritten and are written now.
-    freshened: Vec<u64>,
-    freed: Vec<Run>,
-    freed_metadata: Vec<u64>,
-    inodes_taken: Vec<u64>,
-    inodes_freed: Vec<u64>,
-    /// Blocks of windows that are a file's now.
-    adopted: Vec<Run>,
-    /// Bytes to be stored when it stays.
-    pieces: Vec<Piece>,
-    /// Files that it holds.
-    held: Vec<u64>,
-}
+/// Entries of an emptied list whose memory is kept for the next ones.
+const KEPT_MAX: usize = 1024;
 
 /// One of so many blocks lies at the end, where metadata is put first: a node is enough for 510 pages, and directories are small.
 const METADATA_SHARE: u64 = 64;
@@ -101,6 +88,8 @@ pub struct State {
     windows: Vec<Run>,
     pub(crate) pins: Pins,
     operation: Operation,
+    /// A write that fails takes it away, and the next one begins with a new one.
+    pub(crate) scratch: Scratch,
     pub(crate) held: Held,
     clock: fn() -> Time,
     /// Why nothing may be changed.
@@ -130,6 +119,7 @@ impl State {
             windows: Vec::new(),
             pins: Pins::new(blocks),
             operation: Operation::default(),
+            scratch: Scratch::default(),
             held: Held::default(),
             clock,
             read_only: None,
@@ -280,7 +270,7 @@ impl State {
 
     /// An inode that is in use.
     pub fn inode(&self, number: u64) -> Result<Inode> {
-        if number == 0 || number >= self.geometry().inodes || !self.is_inode_marked(number)? {
+        if !self.is_inode_marked(number)? {
             return Err(Errno::ENOENT);
         }
         let (block, at) = self.place(number);
@@ -296,6 +286,9 @@ impl State {
 
     /// Whether the bitmap has this inode in use.
     pub fn is_inode_marked(&self, number: u64) -> Result<bool> {
+        if number == 0 || number >= self.geometry().inodes {
+            return Ok(false);
+        }
         let page = self.geometry().inode_bitmap + number / BITS;
         let mut byte = [0];
         self.pages
@@ -377,15 +370,14 @@ impl State {
 
     /// The operation stays, however large: what a new store begins with does not go through a log.
     pub fn keep_large(&mut self, given: &[u8]) {
-        let operation = std::mem::take(&mut self.operation);
+        let mut operation = std::mem::take(&mut self.operation);
         // Before anything is released: bytes may come from a block that this operation frees.
         self.wrote_data |= self.store_pieces(&operation.pieces, given);
-        self.windows.extend(operation.adopted);
-        operation
-            .freed
-            .into_iter()
-            .for_each(|run| self.settle_freed(run));
-        for block in operation.freed_metadata {
+        self.windows.append(&mut operation.adopted);
+        for run in operation.freed.drain(..) {
+            self.settle_freed(run);
+        }
+        for block in operation.freed_metadata.drain(..) {
             self.pages.forget(block);
             if self.is_fresh(block) {
                 self.fresh.clear(Run::one(block));
@@ -394,10 +386,11 @@ impl State {
                 self.freed.metadata.push(block);
             }
         }
-        for number in operation.inodes_freed {
+        for number in operation.inodes_freed.drain(..) {
             self.inodes.release(number);
         }
         self.pages.keep();
+        self.operation = operation.emptied();
     }
 
     /// The operation has not been.
@@ -442,9 +435,13 @@ impl State {
     /// The batch is durable and lies where it belongs.
     pub fn committed(&mut self, batch: &mut Batch) {
         self.pages.dropped(&mut batch.pages);
-        for run in &batch.freed.data {
-            self.release_unseen(*run);
+        for run in batch.freed.data.drain(..) {
+            self.release_unseen(run);
             self.waiting -= run.length;
+        }
+        if self.freed.data.is_empty() {
+            batch.freed.data.shrink_to(KEPT_MAX);
+            self.freed.data = std::mem::take(&mut batch.freed.data);
         }
     }
 

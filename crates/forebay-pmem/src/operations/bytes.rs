@@ -48,6 +48,13 @@ enum Base {
     Old(u64),
 }
 
+/// Memory for lists of a write's pages, which the next one takes.
+#[derive(Default)]
+pub struct Scratch {
+    pointers: Vec<u64>,
+    bases: Vec<Base>,
+}
+
 /// Writes what the caller of the operation has given, from its byte `from` on, or zeros where that is `None`; `inode` is changed (not
 /// its size and times), and for the caller to store.
 pub fn write(
@@ -57,14 +64,16 @@ pub fn write(
     length: usize,
     from: Option<usize>,
 ) -> Result<()> {
+    let mut scratch = std::mem::take(&mut state.scratch);
+    let Scratch { pointers, bases } = &mut scratch;
     let (first, count) = pages_of(offset, length);
-    let mut pointers = pointers_of(state, inode, first, count)?;
-    let bases = place(state, inode, first, &mut pointers)?;
-    map::set(state, inode, first, &pointers)?;
+    pointers_of(state, inode, first, count, pointers)?;
+    place(state, inode, first, pointers, bases)?;
+    map::set(state, inode, first, pointers)?;
     free_all(state, bases.iter().filter_map(|base| base.replaced()))?;
     let mut at = (offset % BLOCK as u64) as usize;
     let mut done = 0;
-    for (block, base) in pointers.into_iter().zip(bases) {
+    for (block, base) in pointers.drain(..).zip(bases.drain(..)) {
         let part = (BLOCK - at).min(length - done);
         let source = from.map_or(Source::Zeros, |from| Source::Given(from + done));
         store_around(state, block, base, 0..at);
@@ -73,6 +82,7 @@ pub fn write(
         done += part;
         at = 0;
     }
+    state.scratch = scratch;
     Ok(())
 }
 
@@ -167,24 +177,30 @@ pub fn clear(state: &mut State, inode: &mut Inode, offset: u64, length: usize) -
     write(state, inode, offset, length, None)
 }
 
-fn pointers_of(state: &State, inode: &Inode, first: u64, count: u64) -> Result<Vec<u64>> {
-    let mut pointers = Vec::with_capacity(count as usize);
+fn pointers_of(
+    state: &State,
+    inode: &Inode,
+    first: u64,
+    count: u64,
+    pointers: &mut Vec<u64>,
+) -> Result<()> {
+    pointers.reserve(count as usize);
     map::runs(state, inode, first..first + count, |_, pointer, length| {
         let step = u64::from(pointer != 0);
         pointers.extend((0..length).map(|index| pointer + index * step));
         true
-    })?;
-    Ok(pointers)
+    })
 }
 
-/// Gives each page a block that may be written. `pointers` become the new ones.
+/// Gives each page a block that may be written. `pointers` become the new ones, and `bases` what the pages hold.
 fn place(
     state: &mut State,
     inode: &mut Inode,
     first: u64,
     pointers: &mut [u64],
-) -> Result<Vec<Base>> {
-    let mut bases = Vec::with_capacity(pointers.len());
+    bases: &mut Vec<Base>,
+) -> Result<()> {
+    bases.reserve(pointers.len());
     for pointer in pointers.iter_mut() {
         let block = block_of(*pointer);
         bases.push(if *pointer == 0 {
@@ -229,7 +245,7 @@ fn place(
         index += run.length as usize;
         goal = Some(run.start + run.length - 1);
     }
-    Ok(bases)
+    Ok(())
 }
 
 /// Frees blocks, consecutive ones by one call.

@@ -35,9 +35,10 @@ impl Fresh {
 
     /// None is.
     pub(super) fn clear_all(&mut self) {
-        for run in std::mem::take(&mut self.runs) {
-            self.clear(run);
-        }
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.drain(..).for_each(|run| self.clear(run));
+        runs.shrink_to(super::KEPT_MAX);
+        self.runs = runs;
     }
 
     /// How many of the first blocks of a run are as the first one is.

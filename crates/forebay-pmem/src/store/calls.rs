@@ -333,7 +333,9 @@ impl Store {
 
     /// When this returns, the file is durable, and so is everything that was done in the store before.
     pub fn fsync(&self, inode: u64) -> Result<()> {
-        self.inner.read().inode(inode)?;
+        if !self.inner.read().is_inode_marked(inode)? {
+            return Err(Errno::ENOENT);
+        }
         self.sync()
     }
 

@@ -69,6 +69,7 @@ fn no_line_of_a_record_begins_as_a_head() {
     crate::layout::label(&mut bytes, 9, Kind::Attributes);
     let page = Page {
         bytes,
+        sum: None,
         lines: u64::MAX,
     };
     let pages = PageMap::from_iter([(9, page)]);
