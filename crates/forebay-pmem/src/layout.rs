@@ -14,7 +14,6 @@
 //! and a CRC-32C that begins with the store's identity: a block that went astray, belongs to an older store
 //! or was damaged is found when it is read first. Blocks of file data carry no checksum.
 
-pub mod changes;
 pub mod inode;
 pub mod superblock;
 

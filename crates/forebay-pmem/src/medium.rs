@@ -17,6 +17,7 @@
 //! neither has `sync(For::Home)` of a later commit. Each call says what it is [`For`]: the tests leave
 //! out one kind at a time and see whether the loss is found.
 
+pub(crate) mod changes;
 mod faulted;
 pub(crate) mod machine;
 mod mapped;

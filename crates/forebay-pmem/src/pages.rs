@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::errno::{Errno, Result};
-use crate::layout::{self, BLOCK, Kind, PAYLOAD, SEALED, changes, get32};
-use crate::medium::{LINE, Medium};
+use crate::layout::{self, BLOCK, Kind, PAYLOAD, SEALED, get32};
+use crate::medium::{LINE, Medium, changes};
 
 /// Bytes of a metadata block.
 pub type Bytes = [u8; BLOCK];
