@@ -136,10 +136,15 @@ impl Below {
 
     /// Memory for a block: that of another one, where as many are kept as may be.
     fn memory(&mut self) -> Box<Bytes> {
-        let other = self.clean.keys().next().copied();
-        let other = other.filter(|_| self.clean.len() >= CLEAN_MAX);
-        let page = other.and_then(|block| self.clean.remove(&block));
-        page.map_or_else(|| Box::new([0; BLOCK]), |page| page.bytes)
+        let other = self.make_room(1);
+        other.map_or_else(|| Box::new([0; BLOCK]), |page| page.bytes)
+    }
+
+    /// Lets go of blocks, whichever, until so many more may be kept. Returns the last of them.
+    fn make_room(&mut self, count: usize) -> Option<Page> {
+        let excess = (self.clean.len() + count).saturating_sub(CLEAN_MAX);
+        let gone = self.clean.extract_if(|_, _| true).take(excess);
+        gone.map(|(_, page)| page).last()
     }
 
     fn is_verified(&self, block: u64) -> bool {
@@ -182,7 +187,7 @@ impl Pages {
 
     /// Hands a block to `see`.
     pub fn with<R>(&self, block: u64, kind: Kind, see: impl FnOnce(&Bytes) -> R) -> Result<R> {
-        if let Some(page) = self.changed(block) {
+        if let Some(page) = self.in_memory(block) {
             return match layout::is_labelled(&page.bytes, block, kind) {
                 true => Ok(see(&page.bytes)),
                 false => Err(Errno::EIO),
@@ -197,8 +202,7 @@ impl Pages {
     pub fn read(&self, block: u64, kind: Kind, at: usize, into: &mut [u8]) -> Result<()> {
         assert!(at + into.len() <= PAYLOAD, "{at}: outside the payload");
         let end = at + into.len();
-        let changed = self.changed(block);
-        if let Some(page) = changed.or_else(|| self.below.clean.get(&block)) {
+        if let Some(page) = self.in_memory(block) {
             if !layout::is_labelled(&page.bytes, block, kind) {
                 return Err(Errno::EIO);
             }
@@ -219,9 +223,12 @@ impl Pages {
         self.with(block, kind, |bytes| into.copy_from_slice(&bytes[at..end]))
     }
 
-    fn changed(&self, block: u64) -> Option<&Page> {
+    /// The block, if it has changed or was kept. All must see it so, as `write` does: what the medium has may have rotted since it was verified.
+    fn in_memory(&self, block: u64) -> Option<&Page> {
+        let below = &self.below;
         let running = self.running.get(&block);
-        running.or_else(|| self.below.committing.as_ref()?.get(&block))
+        let changed = running.or_else(|| below.committing.as_ref()?.get(&block));
+        changed.or_else(|| below.clean.get(&block))
     }
 
     /// Changes a part of a block's payload; lines whose bytes stay the same are not logged.
@@ -348,120 +355,16 @@ impl Pages {
         if let Some(map) = Arc::get_mut(batch)
             && map.capacity() <= CLEAN_MAX
         {
-            for (block, page) in map.drain() {
-                // What was freed since is not verified any more, and a new block is not before it is read.
-                let is_whole = self.below.is_verified(block) && page.sum.is_some();
-                let has_room = self.below.clean.len() < CLEAN_MAX;
-                if is_whole && has_room && !self.running.contains_key(&block) {
-                    self.below.clean.insert(block, page);
-                }
-            }
+            let below = &mut self.below;
+            // What was freed since is not verified any more, and a new block is not before it is read.
+            map.retain(|block, _| below.is_verified(*block) && !self.running.contains_key(block));
+            // Others go: these are the ones that change again, if any do.
+            below.make_room(map.len());
+            below.clean.extend(map.drain());
             self.spare_map = std::mem::take(map);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::{CLEAN_MAX, PageMap, Pages};
-    use crate::errno::Errno;
-    use crate::layout::{Kind, checksum};
-    use crate::log::apply_pages;
-    use crate::medium::{Durability, Medium};
-    use crate::tests::sim::Simulated;
-
-    /// Commits what is running; `meanwhile` is done when it has been collected.
-    fn commit(pages: &mut Pages, medium: &Simulated, meanwhile: impl FnOnce(&mut Pages)) {
-        pages.keep();
-        let mut batch = pages.collect();
-        meanwhile(pages);
-        apply_pages(medium, 1, &batch);
-        pages.dropped(&mut batch);
-    }
-
-    /// Blocks from this one on that lie in the medium, and were read.
-    fn written(first: u64, count: u64) -> (Arc<Simulated>, Pages) {
-        let medium = Simulated::new(vec![0; 200 * 4096], Durability::Dax);
-        let mut pages = Pages::new(medium.clone(), 1, 200, PageMap::default());
-        (first..first + count).for_each(|block| pages.make(block, Kind::Table));
-        commit(&mut pages, &medium, |_| {});
-        for block in first..first + count {
-            assert_eq!(pages.read(block, Kind::Table, 0, &mut [0]), Ok(()));
-        }
-        (medium, pages)
-    }
-
-    #[test]
-    fn the_checksum_goes_along_with_what_is_kept_and_what_is_undone() {
-        let (medium, mut pages) = written(50, 1);
-        for turn in 0..3 {
-            assert_eq!(pages.write(50, Kind::Table, 61, &[turn + 1; 9]), Ok(()));
-            pages.keep();
-            assert_eq!(pages.write(50, Kind::Table, 60, &[turn + 9; 90]), Ok(()));
-            pages.undo();
-            commit(&mut pages, &medium, |pages| {
-                // From what is being committed.
-                assert_eq!(pages.write(50, Kind::Table, 4072, &[turn + 1; 8]), Ok(()));
-                pages.keep();
-            });
-            let page = &pages.running[&50];
-            assert_eq!(page.sum, Some(checksum(1, &page.bytes)), "turn {turn}");
-        }
-    }
-
-    #[test]
-    fn a_block_that_is_freed_while_it_is_committed_is_not_kept() {
-        let (medium, mut pages) = written(50, 2);
-        for block in [50, 51] {
-            assert_eq!(pages.write(block, Kind::Table, 0, &[1]), Ok(()));
-        }
-        commit(&mut pages, &medium, |pages| pages.forget(50));
-        // Both become something else.
-        medium.write(50 * 4096, &[7; 2 * 4096]);
-        assert_eq!(pages.write(50, Kind::Table, 0, &[2]), Err(Errno::EIO));
-        assert_eq!(pages.write(51, Kind::Table, 0, &[2]), Ok(()), "it is kept");
-    }
-
-    #[test]
-    fn no_more_blocks_are_kept_than_may_be() {
-        let count = 2 * CLEAN_MAX as u64;
-        let (medium, mut pages) = written(50, count);
-        for first in (50..48 + count).step_by(3) {
-            for block in first..first + 3 {
-                assert_eq!(pages.write(block, Kind::Table, 0, &[1]), Ok(()));
-            }
-            commit(&mut pages, &medium, |_| {});
-            assert!(pages.below.clean.len() <= CLEAN_MAX);
-        }
-        assert_eq!(pages.below.clean.len(), CLEAN_MAX);
-    }
-
-    #[test]
-    fn what_is_undone_takes_no_room_in_a_record() {
-        let medium = Simulated::new(vec![0; 100 * 4096], Durability::Dax);
-        let mut pages = Pages::new(medium, 1, 100, PageMap::default());
-        pages.make(50, Kind::Table);
-        pages.keep();
-        let mut batch = pages.collect();
-        assert_eq!(pages.write(50, Kind::Table, 0, &[1; 64]), Ok(()));
-        pages.keep();
-        let lines = pages.record_lines();
-        // Another line twice, the same line again, and a block that is new to the batch.
-        assert_eq!(pages.write(50, Kind::Table, 200, &[2; 8]), Ok(()));
-        assert_eq!(pages.write(50, Kind::Table, 200, &[3; 8]), Ok(()));
-        assert_eq!(pages.write(50, Kind::Table, 8, &[4; 8]), Ok(()));
-        pages.make(51, Kind::Table);
-        assert_eq!(pages.write(51, Kind::Table, 8, &[5; 8]), Ok(()));
-        assert!(pages.record_lines() > lines);
-        pages.undo();
-        assert_eq!(pages.record_lines(), lines);
-        pages.dropped(&mut batch);
-        let batch = pages.collect();
-        let counted = batch
-            .values()
-            .map(|page| u64::from(page.lines.count_ones()));
-        assert_eq!(1 + 1 + counted.sum::<u64>(), lines);
-    }
-}
+mod tests;
