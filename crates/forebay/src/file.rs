@@ -221,7 +221,7 @@ impl File {
         }
         managed.hand_over(me);
         let core = &managed.core;
-        let intent = managed.intent(sequential);
+        let intent = managed.intent(me, sequential);
         // SAFETY: a slice is valid for its length.
         match unsafe { write::write(core, me, bytes.as_ptr(), bytes.len(), offset, intent) } {
             Err(Halt::Kernel) => write_by_kernel(&managed.file, false, bytes, offset),

@@ -136,6 +136,7 @@ fn engine(
             let intent = write::Intent {
                 route: route.as_ref(),
                 sequential,
+                long: true,
                 sync: false,
                 at_end: false,
             };

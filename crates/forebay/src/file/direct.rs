@@ -62,6 +62,7 @@ pub unsafe fn write(
                 // The device says no more than that something is missing; memory takes what is there.
                 let manner = super::write::Manner {
                     sequential: false,
+                    long: false,
                     eager: false,
                     holes: core.entry().holes.load(Ordering::Acquire),
                     at_end,

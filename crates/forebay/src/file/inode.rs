@@ -135,6 +135,7 @@ impl Inode {
         Intent {
             route: self.route.as_ref(),
             sequential,
+            long: self.recent.stream(me).is_long(),
             sync: false,
             at_end: false,
         }

@@ -53,10 +53,11 @@ impl Managed {
     }
 
     /// What a write of this description knows beyond its bytes.
-    pub(super) fn intent(&self, sequential: bool) -> Intent<'_> {
+    pub(super) fn intent(&self, me: Me<'_>, sequential: bool) -> Intent<'_> {
         Intent {
             route: self.route.as_ref(),
             sequential,
+            long: self.recent.stream(me).is_long(),
             sync: false,
             at_end: false,
         }
@@ -101,7 +102,7 @@ impl Managed {
 
     fn begin_append(&self, me: Me<'_>, sequential: bool) -> Intent<'_> {
         self.hand_over(me);
-        self.intent(sequential)
+        self.intent(me, sequential)
     }
 
     /// Returns where, and the bytes written, as `write` on a description that appends does.

@@ -36,6 +36,8 @@ pub struct Intent<'r> {
     pub route: &'r dyn Route,
     /// The request follows others without a gap, and they have passed a frame's worth of small ones.
     pub sequential: bool,
+    /// They are longer than the processor's caches.
+    pub long: bool,
     /// The caller will sync at once.
     pub sync: bool,
     /// The offset is the file's end: should it not be where a step begins, the step ends with [`Halt::Outgrown`].
@@ -72,6 +74,7 @@ pub unsafe fn write(
     throttle(core, me)?;
     let manner = Manner {
         sequential: intent.sequential,
+        long: intent.long,
         eager: false,
         holes: core.entry().holes.load(Ordering::Acquire),
         at_end: intent.at_end,
@@ -248,6 +251,8 @@ unsafe fn carry_out(
 pub(crate) struct Manner {
     /// The request goes on where one before has ended.
     pub sequential: bool,
+    /// As [`Intent::long`].
+    pub long: bool,
     /// Blocks that become whole are written soon.
     pub eager: bool,
     /// `FileEntry::holes` before it was asked whether there is space.
@@ -444,12 +449,12 @@ unsafe fn scrap_segment(
         return Err(Halt::Busy);
     }
     // SAFETY: the caller's promise.
-    unsafe { absorb(&guard, entry, segment, source, home, size_end) }.map_err(|refusal| {
-        match refusal {
+    unsafe { absorb(&guard, entry, segment, source, home, size_end, manner.long) }.map_err(
+        |refusal| match refusal {
             Refusal::NoMemory => Halt::NoMemory,
             Refusal::Fault => Halt::Fault,
-        }
-    })?;
+        },
+    )?;
     if let Some(begun) = begun {
         let (superblock, ns) = (guard.arena().superblock(), begun.elapsed().as_nanos());
         let device = core.device.caps().device;

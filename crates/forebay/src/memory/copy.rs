@@ -73,6 +73,24 @@ pub unsafe fn try_stream(source: *const u8, target: *mut u8, len: usize) -> bool
     }
 }
 
+/// As [`try_copy`] into the arena, for bytes that would have left the processor's caches before anybody looks at them. They go past these, so that the lines
+/// that they overwrite are not read first. Other processors see them before whatever this thread stores next, as after any copy.
+///
+/// # Safety
+/// As for [`try_copy`].
+#[inline]
+#[must_use]
+pub unsafe fn try_pass(source: *const u8, target: *mut u8, len: usize) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
+    // SAFETY: the caller's promise.
+    return unsafe { guarded::pass(source, target, len) };
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "sim"), not(miri))))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        try_copy(source, target, len)
+    }
+}
+
 /// Looks at a byte of each page of the program's memory, so that what takes time there (a fault that a debugger, another thread or a
 /// file system answers) takes it here, where the caller holds nothing. What cannot be looked at is left to the copy.
 ///

@@ -50,7 +50,7 @@ impl From<NoMemory> for Refusal {
 }
 
 /// Copies a segment into the block. `source` is the segment's first byte; `size_end` is the least size that the file
-/// has once these bytes are in it.
+/// has once these bytes are in it. `long`: so much is written at once that its first bytes leave the processor's caches before the last ones are written.
 ///
 /// The guard's header describes the segment's block and is not superseded.
 ///
@@ -63,6 +63,7 @@ pub unsafe fn absorb(
     source: *const u8,
     home: Home,
     size_end: u64,
+    long: bool,
 ) -> Result<(), Refusal> {
     let touched = segment.touched();
     find_home(guard, touched, home)?;
@@ -85,7 +86,7 @@ pub unsafe fn absorb(
         guard.set_valid(guard.valid() | whole);
     }
     // SAFETY: the caller's promise; the block's memory was found above.
-    if !unsafe { copy_in(guard, segment, source) } {
+    if !unsafe { copy_in(guard, segment, source, long) } {
         take_back(guard, file, segment.start, segment.end(), owed);
         return Err(Refusal::Fault);
     }
@@ -288,10 +289,15 @@ pub fn map_at(arena: &Arena, small: SmallId) -> Option<ByteMap> {
 
 /// # Safety
 /// As for [`absorb`]; all touched pages have memory.
-unsafe fn copy_in(guard: &Guard<'_>, segment: &Segment, source: *const u8) -> bool {
+unsafe fn copy_in(guard: &Guard<'_>, segment: &Segment, source: *const u8, long: bool) -> bool {
     for_each_piece(guard, segment, |bytes, done, len| {
         // SAFETY: `bytes` is memory of the block, under its lock; the source is the caller's.
-        unsafe { copy::try_copy(source.add(done), bytes, len) }
+        unsafe {
+            match long {
+                true => copy::try_pass(source.add(done), bytes, len),
+                false => copy::try_copy(source.add(done), bytes, len),
+            }
+        }
     })
 }
 

@@ -268,6 +268,7 @@ impl Member {
         Intent {
             route: &Scrap,
             sequential: false,
+            long: false,
             sync: false,
             at_end: false,
         }

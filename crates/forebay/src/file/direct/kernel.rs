@@ -195,7 +195,7 @@ unsafe fn merge_written(guard: &Guard<'_>, core: &Core, segment: &Segment, sourc
         // Only a map can be short of memory, and then nothing of the page's runs touches these bytes: the page will be
         // filled from what the kernel has.
         // SAFETY: the caller's promise.
-        let merged = unsafe { absorb(guard, core.entry(), &part, from, Home::Small, 0) };
+        let merged = unsafe { absorb(guard, core.entry(), &part, from, Home::Small, 0, false) };
         debug_assert!(merged != Err(Refusal::NoMemory) || guard.valid() & (1 << page) == 0);
     }
 }

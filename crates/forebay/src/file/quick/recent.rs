@@ -9,6 +9,7 @@ use crate::frame::slots;
 use crate::ids::{BlockIndex, HeaderId};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::threads::Me;
+use crate::sys::cpu;
 
 /// Sequential bytes after which a stream of small requests is given whole frames.
 const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
@@ -86,6 +87,16 @@ impl Stream {
             return false;
         }
         offset.wrapping_sub(self.run_start.load(Relaxed)) >= SEQUENTIAL_BYTES
+    }
+
+    /// Whether its sequence, this request included, is so long that it leaves the caches before it comes back to where it began. What is written has been
+    /// somewhere before, which takes as much room in them.
+    pub fn is_long(&self) -> bool {
+        let bytes = self
+            .last_end
+            .load(Relaxed)
+            .wrapping_sub(self.run_start.load(Relaxed));
+        bytes > cpu::cache_bytes() / 2
     }
 
     /// Whether what it reads will not be read again.

@@ -14,6 +14,8 @@ unsafe extern "C" {
     fn forebay_copy_avx2(target: *mut u8, source: *const u8, len: usize) -> u32;
     /// A plain loop of vectors of 32 bytes. The processor has AVX2, and `len` is at least 128.
     fn forebay_copy_stream(target: *mut u8, source: *const u8, len: usize) -> u32;
+    /// As the former, with stores past the caches. `target` is a multiple of 32, and `len` one of 128, not 0.
+    fn forebay_copy_pass(target: *mut u8, source: *const u8, len: usize) -> u32;
     /// Reads a byte of each page from `begin` to `end`, which is not before it.
     fn forebay_touch(begin: *const u8, end: *const u8) -> u32;
     /// As the former, and writes it again as it is, in one access: what other threads store there stays.
@@ -29,6 +31,12 @@ unsafe extern "C" {
 /// From so many bytes on the string instruction copies faster, also what is in order: it does not read the lines that it overwrites, and the
 /// loop does once the two ranges are larger than the first cache. Measured in docs/performance.md.
 const STREAM_END: usize = 24 * 1024;
+/// From so many bytes on vectors copy as fast as the string instruction or faster, where source and target lie differently in their vectors.
+const UNALIGNED_MIN: usize = 64 * 1024;
+/// The least that goes past the caches: the fence at the end waits for the memory.
+const PASS_MIN: usize = 64 * 1024;
+const VECTOR: usize = 32;
+const STEP: usize = 4 * VECTOR;
 
 /// Where a thread goes on that has faulted at instruction `ip`, if that was in a copy: the copy then returns that it
 /// failed. For handlers of SIGSEGV and SIGBUS.
@@ -53,7 +61,12 @@ pub unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> bool {
     // SAFETY: the caller's promise; the processor has the instructions.
     unsafe {
         if len > 128 && std::arch::is_x86_feature_detected!("avx2") {
-            forebay_copy_avx2(target, source, len) != 0
+            let apart = target.addr().wrapping_sub(source.addr());
+            if len >= UNALIGNED_MIN && !apart.is_multiple_of(VECTOR) {
+                forebay_copy_stream(target, source, len) != 0
+            } else {
+                forebay_copy_avx2(target, source, len) != 0
+            }
         } else {
             forebay_copy_plain(target, source, len) != 0
         }
@@ -81,6 +94,24 @@ pub unsafe fn stream(source: *const u8, target: *mut u8, len: usize) -> bool {
         } else {
             copy(source, target, len)
         }
+    }
+}
+
+/// # Safety
+/// As for [`super::try_copy`].
+#[inline]
+pub unsafe fn pass(source: *const u8, target: *mut u8, len: usize) -> bool {
+    let fits = target.addr().is_multiple_of(VECTOR) && len.is_multiple_of(STEP);
+    if !fits || len < PASS_MIN || !std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise.
+        return unsafe { copy(source, target, len) };
+    }
+    // SAFETY: the caller's promise; the processor has the instructions. The fence is made after a fault as well: what was copied before it must not
+    // come over what others write there once the lock is theirs.
+    unsafe {
+        let copied = forebay_copy_pass(target, source, len) != 0;
+        std::arch::x86_64::_mm_sfence();
+        copied
     }
 }
 
@@ -340,6 +371,29 @@ global_asm!(
     "vmovdqu [rcx + 32], ymm1",
     "vmovdqu [rcx + 64], ymm2",
     "vmovdqu [rcx + 96], ymm3",
+    "mov eax, 1",
+    "vzeroupper",
+    "ret",
+    ".p2align 6",
+    ".hidden forebay_copy_pass",
+    ".globl forebay_copy_pass",
+    ".type forebay_copy_pass,@function",
+    "forebay_copy_pass:",
+    "lea rcx, [rdi + rdx]",
+    ".p2align 4",
+    "62:",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
+    "vmovdqu ymm2, [rsi + 64]",
+    "vmovdqu ymm3, [rsi + 96]",
+    "sub rsi, -128",
+    "vmovntdq [rdi], ymm0",
+    "vmovntdq [rdi + 32], ymm1",
+    "vmovntdq [rdi + 64], ymm2",
+    "vmovntdq [rdi + 96], ymm3",
+    "sub rdi, -128",
+    "cmp rdi, rcx",
+    "jb 62b",
     "mov eax, 1",
     "vzeroupper",
     "ret",

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::guarded::copy_without_avx2;
-use super::{try_copy, try_stream};
+use super::{try_copy, try_pass, try_stream};
 
 const PAGE: usize = 4096;
 
@@ -49,13 +49,15 @@ impl Range {
 
 #[test]
 fn bytes_come_whole_and_no_others_change() {
-    let lengths = (0..300).chain([4095, 4096, 4097, 4223, 8192, 12_345, 24_575, 24_576, 65_536]);
+    let lengths = (0..300).chain([
+        4095, 4096, 4097, 4223, 8192, 12_345, 24_575, 24_576, 65_536, 65_664, 70_001,
+    ]);
     let places = [0, 1, 15, 16, 31, 32, 63, 64, 100, 2048, 4080, 4095];
     for (len, from) in lengths.flat_map(|len| [(len, 0), (len, 16)]) {
         let mut source = Range::new(from, len);
         source.fill();
         for to in places {
-            for copy in [try_copy, try_stream, copy_without_avx2] as [Copy; 3] {
+            for copy in [try_copy, try_stream, try_pass, copy_without_avx2] as [Copy; 4] {
                 let mut target = Range::new(to, len);
                 target.take(copy, &source);
                 assert!(
