@@ -20,6 +20,8 @@ use crate::layout::BLOCK;
 
 /// Bytes from which on the pages of a write are faulted in by one call, and not one by one.
 const POPULATED_MIN: usize = 32 << 10;
+/// From so many bytes on it is quicker not to read the lines that are written over: new blocks are in no cache. The fence at the end waits for the memory.
+const STREAMED_MIN: usize = 64 << 10;
 
 /// A mapped file or device.
 pub struct Mapped {
@@ -214,7 +216,13 @@ impl Medium for Mapped {
 
     fn stream(&self, at: u64, bytes: &[u8], _purpose: For) {
         match self.durability {
-            Durability::Fdatasync => self.write(at, bytes),
+            Durability::Fdatasync if bytes.len() < STREAMED_MIN => self.write(at, bytes),
+            Durability::Fdatasync => {
+                let to = self.place(at, bytes.len());
+                self.populate(at, bytes.len());
+                // SAFETY: as for `write`.
+                unsafe { machine::stream_unflushed(to, bytes) };
+            }
             Durability::Dax => {
                 let to = self.place(at, bytes.len());
                 // SAFETY: as for `write`.
