@@ -17,6 +17,10 @@ pub(crate) const PATH: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
 const CLONE: libc::c_ulong = 0x8004_e500;
 const PAGE: usize = 4096;
+/// A huge page, where the processor has them.
+const HUGE: usize = 2 << 20;
+/// Requests from this length on are worth huge pages.
+const LONG: usize = 256 << 10;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -99,21 +103,40 @@ impl AsFd for Device {
 /// Memory for requests with up to so many bytes to write. These bytes begin with a page, so that they can go to a device from there.
 pub(crate) struct Memory {
     all: Vec<u8>,
-    from: usize,
+    /// Where its huge pages begin, and how many bytes they have. The first page of these holds what comes before the bytes to write.
+    huge: usize,
+    room: usize,
+    is_huge: bool,
 }
 
 impl Memory {
+    const HEADS: usize = InHeader::SIZE + wire::WriteIn::SIZE;
+
     pub(crate) fn new(max_write: usize) -> Self {
-        let heads = InHeader::SIZE + wire::WriteIn::SIZE;
+        let room = (PAGE + max_write).next_multiple_of(HUGE);
         // Nothing is touched that no request needs.
-        let all = vec![0; PAGE + PAGE + max_write];
-        let to_page = all.as_ptr().align_offset(PAGE) % PAGE;
-        let from = (to_page + PAGE - heads) % PAGE;
-        Memory { all, from }
+        let all = vec![0; HUGE + room];
+        Memory {
+            huge: all.as_ptr().align_offset(HUGE) % HUGE,
+            all,
+            room,
+            is_huge: false,
+        }
     }
 
     pub(crate) fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.all[self.from..]
+        &mut self.all[self.huge..][..self.room][PAGE - Self::HEADS..]
+    }
+
+    /// A request of so many bytes has come. With the first long one huge pages are asked for: the kernel looks up each page that it copies to.
+    pub(crate) fn has_taken(&mut self, len: usize) {
+        if self.is_huge || len < LONG {
+            return;
+        }
+        self.is_huge = true;
+        let huge = &mut self.all[self.huge..][..self.room];
+        // SAFETY: memory of this thread's alone, which lives during the call; its bytes stay as they are. Where there are no huge pages, so does the rest.
+        unsafe { libc::madvise(huge.as_mut_ptr().cast(), huge.len(), libc::MADV_COLLAPSE) };
     }
 }
 
@@ -141,10 +164,9 @@ pub(crate) fn serve(
     follow: Option<&Follow>,
 ) -> io::Result<()> {
     let mut memory = Memory::new(max_write);
-    let memory = memory.as_mut();
     let mut follower = Follower::new(follow);
-    while let Some(len) = device.read(memory)? {
-        let Some(request) = parsed(&memory[..len]) else {
+    while let Some(len) = device.read(memory.as_mut())? {
+        let Some(request) = parsed(&memory.as_mut()[..len]) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a request without a header",
@@ -157,6 +179,7 @@ pub(crate) fn serve(
         }
         follower.hears(&request);
         answers.answer(request, to);
+        memory.has_taken(len);
         follower.moves();
     }
     Ok(())
