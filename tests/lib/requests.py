@@ -1,4 +1,4 @@
-"""Counts what calls on names ask of a mount's process: requests.py DIRECTORY PROCESS. Prints a call's name and its requests, line by line.
+"""Counts what calls on names, and writes that are synced, ask of a mount's process: requests.py DIRECTORY PROCESS. Prints a call's name and its requests, line by line.
 
 The process answers each request by one `write`, and writes nothing else; what it only has to hear of it does not answer. The program is one that
 writes as well: under `forebay run` the session has files of it, one in use and one closed.
@@ -49,6 +49,8 @@ CALLS = {
     "replace": lambda i: os.rename(f"c{i}", f"b{i}") or os.unlink(f"c{i}"),
     "replace another": lambda i: touch(f"d{i}", NEW) or os.rename(f"d{i}", f"b{i}"),
     "unlink": lambda i: os.unlink(f"b{i}"),
+    # All in what is there already.
+    "write and sync": lambda i: os.pwrite(in_use, bytes(4096), i * 4096) and os.fsync(in_use),
 }
 for call, do in CALLS.items():
     before = answers()

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay::sys::extents::STORE_SYNC;
 use rustix::fs::AtFlags;
 
 use crate::attributes::{FileAttr, NewTime, Time};
@@ -14,7 +15,7 @@ use crate::failed::{Answer, Failed};
 use crate::names::Special;
 use crate::replies::{
     Entries, attributes, created, entry, found_or_absent, list_with_attributes, opened, reply,
-    room, space, told_bytes,
+    room, space, synced, told_bytes,
 };
 use crate::served::Served;
 use crate::transport::{Answers, Request, Unanswered};
@@ -69,7 +70,7 @@ impl<F: Served> Serving<F> {
             LISTXATTR => self.attribute_names(asked, to),
             STATFS => reply(to, self.0.room(asked.number()).map(|found| room(&found))),
             LSEEK => reply(to, self.seek(asked)),
-            IOCTL => reply(to, self.space(asked)),
+            IOCTL => self.about_store(asked, to),
             FORGET | BATCH_FORGET => {
                 // Nobody could be told of a failure.
                 let _ = self.forget(operation, asked);
@@ -414,14 +415,21 @@ impl<F: Served> Serving<F> {
         Ok(wire::LseekOut { offset })
     }
 
-    fn space(&self, mut asked: Asked<'_>) -> Answer<wire::SpaceOut> {
-        let how = asked.own(wire::IoctlIn::parse)?;
-        if how.flags & wire::IOCTL_UNRESTRICTED != 0 {
-            return Err(Failed(libc::ENOSYS));
+    fn about_store(&self, mut asked: Asked<'_>, to: Unanswered) {
+        let number = asked.number();
+        let mut parsed = || {
+            let how = asked.own(wire::IoctlIn::parse)?;
+            if how.flags & wire::IOCTL_UNRESTRICTED != 0 {
+                return Err(Failed(libc::ENOSYS));
+            }
+            let at = Self::part(number, how.fh, 0)?;
+            Ok((at, how.cmd, asked.next(how.in_size as usize)?))
+        };
+        match parsed() {
+            Ok((at, STORE_SYNC, _)) => reply(to, synced(&*self.0, at.handle, number)),
+            Ok((at, command, given)) => reply(to, space(&*self.0, at, (command, given))),
+            Err(failed) => to.fail(failed),
         }
-        let at = Self::part(asked.number(), how.fh, 0)?;
-        let range = asked.next(how.in_size as usize)?;
-        space(&*self.0, at, (how.cmd, range))
     }
 
     fn copy(&self, asked: Asked<'_>) -> Answer<u32> {

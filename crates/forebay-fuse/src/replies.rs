@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay::sys::extents::STORE_SPACE;
 use rustix::fs::{FileType, StatVfs};
 
-use crate::attributes::FileAttr;
+use crate::attributes::{FileAttr, Time};
 use crate::contents::{Part, SET_GROUP, SET_USER};
 use crate::failed::{Answer, Failed};
 use crate::names::{Listed, is_dots};
@@ -16,7 +16,7 @@ use crate::served::Served;
 use crate::transport::Unanswered;
 use crate::wire::{
     AttrOut, CreateOut, Dirent, EntryOut, Field, GetxattrOut, IoctlOut, OpenOut, SpaceOut,
-    StatfsOut,
+    StatfsOut, SyncedOut,
 };
 
 /// The longest value of an extended attribute, and the longest list of names.
@@ -111,7 +111,28 @@ pub(crate) fn opened(handle: u64, flags: u32) -> OpenOut {
     }
 }
 
-/// Answers the one `ioctl` that there is: how far a file has space, and of which store it is.
+/// Everything that was done before is durable, and this is what the file is like.
+pub(crate) fn synced(served: &impl Served, handle: u64, number: u64) -> Answer<SyncedOut> {
+    if served.store() == 0 {
+        return Err(Failed(libc::ENOTTY));
+    }
+    served.sync(handle, false)?;
+    let of = served.attributes(number)?;
+    // As the engine reads what `statx` says: earlier times as 1970.
+    let ns = |time: Time| u64::try_from(time.ns().max(0)).unwrap_or(u64::MAX);
+    Ok(SyncedOut {
+        about: IoctlOut::default(),
+        found: [
+            of.size,
+            of.blocks * 512,
+            ns(of.modified),
+            ns(of.changed),
+            of.links.into(),
+        ],
+    })
+}
+
+/// How far a file has space, and of which store it is.
 pub(crate) fn space(served: &impl Served, at: Part, asked: (u32, &[u8])) -> Answer<SpaceOut> {
     match asked {
         (STORE_SPACE, range) if range.len() == 16 => {

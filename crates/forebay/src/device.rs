@@ -137,6 +137,15 @@ pub trait DeviceFile: Send + Sync {
     fn sync_data(&self) -> io::Result<()>;
     /// `fsync`.
     fn sync_all(&self) -> io::Result<()>;
+    /// Whether [`DeviceFile::sync_and_stat`] is one request, where the two calls that it stands for are two.
+    fn has_sync_and_stat(&self) -> bool {
+        false
+    }
+    /// `fsync`, and what the file is like after it.
+    fn sync_and_stat(&self) -> io::Result<DeviceStat> {
+        self.sync_all()?;
+        self.stat()
+    }
     /// `ftruncate`.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves space without changing the size (`fallocate`, keep size).

@@ -24,6 +24,7 @@ pub mod room;
 pub mod settle;
 mod space;
 pub mod streams;
+mod synced;
 mod throttle;
 pub mod vanished;
 mod vectored;

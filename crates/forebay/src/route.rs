@@ -119,6 +119,9 @@ pub struct Situation {
     /// The bytes must be on the device when the call returns (`O_SYNC`, `RWF_DSYNC`), or will probably be waited for right after: the
     /// file was synced after its last large write.
     pub sync: bool,
+    /// A flush and the sync after it take the device one request more than the flush alone, and a direct write and its sync take more: so on a mounted
+    /// store ([`crate::device::DeviceFile::has_sync_and_stat`]).
+    pub flush_syncs: bool,
 }
 
 /// A policy: answers requests with plans. Pure: the same arguments give the same plan.

@@ -469,6 +469,8 @@ fn a_failed_sync_is_not_made_up_for_by_a_flush() {
         CallKind::WriteDirect,
         CallKind::WriteBuffered,
         CallKind::SyncData,
+        // Where the flush's last look syncs.
+        CallKind::SyncAll,
     ];
     let plan = FaultPlan::nth(
         0,

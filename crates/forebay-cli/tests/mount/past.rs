@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use forebay::config::Coherence;
 use forebay::keeper::recover::{Saved, recover};
 use forebay::session::adopt::find_arena;
-use forebay::sys::handle;
+use forebay::sys::{extents, handle};
 use forebay::{Config, Error, OpenOptions, Session};
 
 use rustix::process::Signal;
@@ -74,6 +74,45 @@ fn files_of_a_store_are_in_the_session() {
     scene.await_store();
     scene.mount(&[]);
     assert!(fs::read(&path).expect("read") == other);
+    scene.end();
+}
+
+/// The session syncs a store's file and looks at it by one request: it tells what `stat` tells, and what it has
+/// synced outlives the mount's process.
+#[test]
+fn one_request_syncs_a_stores_file_and_tells_what_it_is_like() {
+    let Some(mut scene) = Scene::begin_store("past-synced", "32MiB", &["--flush-interval", "1h"])
+    else {
+        return;
+    };
+    if !is_managed(&scene.point) {
+        return;
+    }
+    let path = scene.point.join("file");
+    fs::write(&path, [7; 9000]).expect("written");
+    fs::hard_link(&path, scene.point.join("other")).expect("linked");
+    let reader = File::open(&path).expect("opened");
+    let told = extents::sync_in_store(reader.as_fd()).expect("synced");
+    let stat = reader.metadata().expect("a file");
+    let ns = |seconds: i64, ns: i64| (seconds * 1_000_000_000 + ns) as u64;
+    let changed = ns(stat.ctime(), stat.ctime_nsec());
+    let modified = ns(stat.mtime(), stat.mtime_nsec());
+    assert_eq!(told, [9000, stat.blocks() * 512, modified, changed, 2]);
+    fs::write(scene.point.join("later"), b"unsynced").expect("written");
+    drop(reader);
+    scene.process.take().expect("mounted").kill();
+    assert_eq!(scene.run(&["umount"], &scene.point).code, 0);
+    scene.await_store();
+    scene.mount(&[]);
+    assert_eq!(
+        fs::read(scene.point.join("other")).expect("read"),
+        [7; 9000]
+    );
+    assert!(!scene.point.join("later").exists(), "it was not synced");
+    // Elsewhere nobody knows the request.
+    let elsewhere = tempfile::tempfile().expect("a file");
+    let unknown = extents::sync_in_store(elsewhere.as_fd()).expect_err("no store");
+    assert_eq!(unknown.raw_os_error(), Some(libc::ENOTTY));
     scene.end();
 }
 

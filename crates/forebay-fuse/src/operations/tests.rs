@@ -240,6 +240,12 @@ fn about_bytes(about: &About) -> Vec<(Vec<u8>, i32)> {
         in_size: 16,
         ..Default::default()
     };
+    let sync_in_store = wire::IoctlIn {
+        fh,
+        cmd: STORE_SYNC,
+        in_size: 1,
+        ..Default::default()
+    };
     let flushed = wire::FlushIn {
         fh,
         ..Default::default()
@@ -253,6 +259,10 @@ fn about_bytes(about: &About) -> Vec<(Vec<u8>, i32)> {
         (request(LSEEK, file, &hole, b"", 0), 0),
         (request(COPY_FILE_RANGE, file, &copied, b"", 0), 0),
         (request(IOCTL, file, &ioctl, &[0; 16], 0), -libc::ENOTTY),
+        (
+            request(IOCTL, file, &sync_in_store, &[0; 1], 0),
+            -libc::ENOTTY,
+        ),
         (request(FSYNC, file, &synced, b"", 0), 0),
         (request(FLUSH, file, &flushed, b"", 0), 0),
         (request(RELEASE, file, &released, b"", 0), 0),

@@ -56,6 +56,7 @@ fn what_is_told_of_files() {
         LseekOut 8 { offset 0+8 }
         IoctlOut 16 { result 0+4, flags 4+4, in_iovs 8+4, out_iovs 12+4 }
         SpaceOut 32 { about.result 0+4, about.out_iovs 12+4 }
+        SyncedOut 56 { about.result 0+4, about.out_iovs 12+4 }
         RingEntry 32 { flags 0+8, commit_id 8+8, payload_sz 16+4, padding 20+4, reserved 24+8 }
         RingCommand 24 { flags 0+8, commit_id 8+8, qid 16+2 }
         Dirent 24 { ino 0+8, off 8+8, namelen 16+4, kind 20+4 }
@@ -66,6 +67,12 @@ fn what_is_told_of_files() {
     };
     let numbers = [1_u64.to_ne_bytes(), 2_u64.to_ne_bytes()];
     assert_eq!(space.bytes()[16..], *numbers.as_flattened());
+    let synced = SyncedOut {
+        found: [1, 2, 3, 4, 5],
+        ..SyncedOut::default()
+    };
+    let numbers = [1_u64, 2, 3, 4, 5].map(u64::to_ne_bytes);
+    assert_eq!(synced.bytes()[16..], *numbers.as_flattened());
 }
 
 #[test]

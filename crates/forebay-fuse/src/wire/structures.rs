@@ -287,10 +287,16 @@ structures! {
         out_iovs: u32,
     }
 
-    /// The answer to the one `ioctl` that is served: the kernel's part, and two numbers.
+    /// The answer to `STORE_SPACE`: the kernel's part, and two numbers.
     SpaceOut {
         about: IoctlOut,
         range: [u64; 2],
+    }
+
+    /// The answer to `STORE_SYNC`: the kernel's part, and what the file is like.
+    SyncedOut {
+        about: IoctlOut,
+        found: [u64; 5],
     }
 
     CopyFileRangeIn {

@@ -38,7 +38,8 @@ use crate::sys::{extents, file, lease, stat};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{OnceLock, RwLock};
 use united::Together;
 
@@ -53,6 +54,8 @@ pub struct RealFile {
     together: RwLock<Together>,
     /// Ranges in a row that the kernel has not had in its cache; see [`cached`].
     uncached: AtomicU32,
+    /// The mount of this store does not know how a sync and a look are one request.
+    is_old_store: AtomicBool,
     /// What lives as long as this does.
     companion: OnceLock<Box<dyn Send + Sync>>,
 }
@@ -157,6 +160,28 @@ impl RealFile {
         Ok(())
     }
 
+    /// `fsync` of a file of a mounted store and a look at it, by one request. `None`: its mount is of an earlier build, which knows no such request, or a
+    /// sandbox lets nobody make it.
+    fn sync_store(&self) -> io::Result<Option<DeviceStat>> {
+        // As `fsync` does: what is dirty in the kernel's cache, by somebody's mapping, comes to the store before the store is synced.
+        let synced = file::write_back(self.buffered.as_fd(), 0, 0)
+            .and_then(|()| extents::sync_in_store(self.direct.as_fd()));
+        let (found, synced) = match synced {
+            Ok(found) => (Some(found), Ok(())),
+            Err(error) if is_unknown(&error) => (None, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.all_told(synced)?;
+        let told = |[len, allocated, mtime_ns, ctime_ns, links]: [u64; 5]| DeviceStat {
+            len,
+            allocated,
+            mtime_ns,
+            ctime_ns,
+            links: links as u32,
+        };
+        Ok(found.map(told))
+    }
+
     fn has_shared_space(&self, offset: u64, len: u64) -> io::Result<bool> {
         let mut found = false;
         let end = offset.saturating_add(len);
@@ -176,6 +201,14 @@ impl RealFile {
         })?;
         Ok(byte)
     }
+}
+
+/// Whether a request to a mounted store has come to nobody who knows it.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOTTY | libc::EPERM | libc::ENOSYS)
+    )
 }
 
 fn is_out_of_space(error: &io::Error) -> bool {
@@ -248,6 +281,22 @@ impl DeviceFile for RealFile {
     fn sync_all(&self) -> io::Result<()> {
         may_fail!(self, Sync);
         self.all_told(file::sync_all(self.buffered.as_fd()))
+    }
+
+    fn has_sync_and_stat(&self) -> bool {
+        self.nature == Nature::Store && !self.is_old_store.load(Relaxed)
+    }
+
+    fn sync_and_stat(&self) -> io::Result<DeviceStat> {
+        if self.nature == Nature::Store && !self.is_old_store.load(Relaxed) {
+            may_fail!(self, Sync);
+            if let Some(found) = self.sync_store()? {
+                return Ok(found);
+            }
+            self.is_old_store.store(true, Relaxed);
+        }
+        self.sync_all()?;
+        self.stat()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

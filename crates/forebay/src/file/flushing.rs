@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::device::{DeviceFile, Inline};
+use crate::device::{DeviceFile, DeviceStat, Inline};
 use crate::file::closing;
 use crate::flush::{Flusher, Outcome, Scope};
 use crate::frame::slots;
@@ -42,6 +42,19 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
+        self.flush_seen(flusher, me, file, device, scope, || device.stat().ok())
+    }
+
+    /// As [`Shared::flush_with`]; `look` says what the device file is like afterwards. It is not asked where there was nothing to write.
+    pub fn flush_seen(
+        &self,
+        flusher: &mut Flusher,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        scope: Scope,
+        look: impl FnMut() -> Option<DeviceStat>,
+    ) -> Outcome {
         if !device.is_writable() {
             self.ask_to_flush(file);
             return Outcome::default();
@@ -52,9 +65,8 @@ impl Shared {
             return Outcome::default();
         }
         let (scope, rest) = self.within_limit(file, scope);
-        let mut outcome = self.change(me, file, device, || {
-            flusher.flush_and_write_fills(me, file, device, scope)
-        });
+        let flush = || flusher.flush_and_write_fills(me, file, device, scope);
+        let mut outcome = self.change_seen(me, file, flush, look);
         if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
             outcome.errno = Some(libc::EFBIG);
         }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result, errno_of};
 use crate::evict;
 use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
-use crate::file::{closing, resize, write};
+use crate::file::{closing, resize, synced, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::{FileId, ThreadId};
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
@@ -56,10 +56,11 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
         core.entry().note_sync();
     }
     let size = core.size(me).map_err(Core::ended)?;
-    let outcome = match durability {
-        Durability::Kernel => pass_on(core, me),
-        _ if !core.device.is_writable() => flush_by_others(core, me, size),
-        _ => flush(core, me, Scope::SYNC),
+    let (outcome, early) = match durability {
+        Durability::Kernel => (pass_on(core, me), None),
+        _ if !core.device.is_writable() => (flush_by_others(core, me, size), None),
+        _ if syncs && core.device.has_sync_and_stat() => synced::flush(core, me),
+        _ => (flush(core, me, Scope::SYNC), None),
     };
     if syncs && outcome.pages_written > 0 {
         let is_small = outcome.pages_written <= write::SMALL_SYNC_PAGES;
@@ -72,10 +73,17 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
             fitted => fitted.map_err(Core::ended)?,
         }
     }
-    let before = errors::sequence(core.entry());
-    let synced = match syncs {
-        true => sync(core, me, durability),
-        false => Ok(()),
+    let early = early.and_then(|early| early.counts(core.entry().changes.load(Ordering::Acquire)));
+    let (synced, before) = match early {
+        Some((synced, before)) => (synced.map(|()| me.await_syncs(core.id)), before),
+        None => {
+            let before = errors::sequence(core.entry());
+            let synced = match syncs {
+                true => sync(core, me, durability),
+                false => Ok(()),
+            };
+            (synced, before)
+        }
     };
     me.count(Counter::Syncs as usize, 1);
     let all_well = synced.is_ok() && outcome.errno.is_none();

@@ -154,6 +154,7 @@ fn plan(
         extends: offset + len as u64 > entry.size.load(Ordering::Relaxed),
         hole,
         sync: intent.sync || entry.take_sync(),
+        flush_syncs: core.device.has_sync_and_stat(),
     };
     // The route may be the caller's own ([`crate::File::routed_by`]), and wrong.
     intent.route.plan(&request, &situation).or_memory(&request)

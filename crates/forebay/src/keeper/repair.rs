@@ -219,7 +219,9 @@ fn settle_intents(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> boo
                 continue;
             }
             match &device {
-                Some(device) => shared.end_intent(Me { id: dead, ..me }, file, device),
+                Some(device) => {
+                    shared.end_intent(Me { id: dead, ..me }, file, || device.stat().ok())
+                }
                 None => entry.leave_intent(dead),
             }
         }

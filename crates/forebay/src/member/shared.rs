@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
-use crate::device::{DeviceFile, KernelReason, RealFile};
+use crate::device::{DeviceFile, DeviceStat, KernelReason, RealFile};
 use crate::error::{Result, SessionFault};
 use crate::ids::{FileId, ThreadId};
 use crate::limits::PAGE_BYTES;
@@ -326,6 +326,17 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         change: impl FnOnce() -> T,
     ) -> T {
+        self.change_seen(me, file, change, || device.stat().ok())
+    }
+
+    /// As [`Shared::change`]; `look` says what the device file is like after it.
+    pub fn change_seen<T>(
+        &self,
+        me: Me<'_>,
+        file: FileId,
+        change: impl FnOnce() -> T,
+        look: impl FnMut() -> Option<DeviceStat>,
+    ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
         let outermost = self.begin_intent(me, file);
@@ -334,7 +345,7 @@ impl Shared {
         if outermost {
             let ns = begun.elapsed().as_nanos();
             me.count(Counter::ChangeNs as usize, ns as u64);
-            self.end_intent(me, file, device);
+            self.end_intent(me, file, look);
         }
         word.store(before, Ordering::Release);
         result
@@ -352,14 +363,14 @@ impl Shared {
     }
 
     /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
-    pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+    pub fn end_intent(&self, me: Me<'_>, file: FileId, look: impl FnMut() -> Option<DeviceStat>) {
         let entry = me.arena.file_unchecked(file);
         entry.end_intent(me.id);
         // What a death has left in doubt is in the past, where an opening has looked at the file since.
         if entry.has_intent(ThreadId::NOBODY) && self.is_open(file) {
             entry.end_intent(ThreadId::NOBODY);
         }
-        table::witness_end(me.arena, file, || device.stat().ok());
+        table::witness_end(me.arena, file, look);
     }
 
     /// Claims a file for the session, for as long as the device file lives.

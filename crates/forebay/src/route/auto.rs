@@ -28,6 +28,9 @@
 //! close, as the kernel leaves it: what is in flight holds up whoever reserves space or closes the file, and what is
 //! removed soon need not be written at all (decision 0021).
 //!
+//! On a mounted store a flush and its sync are two requests to another process, and a direct write and its sync five. There a synchronous request of up to
+//! 2 MiB goes to memory, whatever the times say: they tell nothing of the sync (decision 0094).
+//!
 //! A bounce copy costs less than one into frames that stay: it goes to memory that is in the processor's cache, and needs no
 //! header. That is why it has a bandwidth of its own.
 //!
@@ -57,6 +60,10 @@ const MARGIN_DIVISOR: u64 = 8;
 /// By how many times its copy a large request may take longer past memory: while there is room, and in a hurry.
 const COPIES: (u64, u64) = (1, 4);
 
+/// The longest synchronous request that goes to memory where a flush syncs as well: the copy of one of so many bytes takes no longer than the requests that it
+/// spares. None of it is written eagerly: a block would be a request.
+const FLUSHED_BYTES_MAX: u64 = 2 << 20;
+
 /// One large request in so many tries the other way.
 const TRIED_ONE_IN: u64 = 16;
 
@@ -73,6 +80,9 @@ impl Route for Auto {
         let Some((start, end)) = aligned_middle(request) else {
             return Plan::whole(request, Way::SCRAP);
         };
+        if situation.sync && situation.flush_syncs && request.len <= FLUSHED_BYTES_MAX {
+            return Plan::whole(request, Way::SCRAP);
+        }
         let times = predict(request, situation, end - start);
         let hurry = is_in_a_hurry(situation);
         let direct = if end - start < DIRECT_BYTES_MIN as u64 {

@@ -35,6 +35,7 @@ fn calm() -> Situation {
         extends: false,
         hole: false,
         sync: false,
+        flush_syncs: false,
     }
 }
 

@@ -59,6 +59,19 @@ pub const STORE_SPACE: u32 = 0xc010_fb01;
 /// Bytes that one question is about at most: more are asked for again.
 pub const STORE_SPACE_MAX: u64 = 1 << 30;
 
+/// The question of [`sync_in_store`]: `_IOR(0xfb, 2, u64[5])`.
+pub const STORE_SYNC: u32 = 0x8028_fb02;
+
+/// `fsync` of a file of a mounted store, and what the file is like then: size and space in bytes, the times of the last modification and of the last
+/// change in nanoseconds since 1970 (earlier ones as 1970), and the number of its names. One request, where `fsync` and `statx` are two; and after a
+/// `statx` that has come to the mount the kernel asks once more, before the next write, whether the file has capabilities.
+pub fn sync_in_store(fd: BorrowedFd<'_>) -> io::Result<[u64; 5]> {
+    let mut found = [0_u64; 5];
+    // SAFETY: the kernel writes 40 bytes, as the request's number says; they are ours, and live during the call.
+    retry(|| check(unsafe { libc::ioctl(fd.as_raw_fd(), STORE_SYNC as _, found.as_mut_ptr()) }))?;
+    Ok(found)
+}
+
 /// Which store an open file or directory is of: a number that no other store has, and never 0. What is of none answers with an error.
 pub fn store_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let [_, store] = ask_store(fd, [0, 0])?;

@@ -3,7 +3,7 @@
 //! Each question is asked once: files that live for milliseconds are managed as well.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{OnceLock, RwLock};
 
 use super::united::Together;
@@ -102,6 +102,7 @@ impl RealFile {
             writable,
             together: RwLock::new(together),
             uncached: AtomicU32::new(0),
+            is_old_store: AtomicBool::new(false),
             companion: OnceLock::new(),
         };
         file.probe_reading(stat)?;

@@ -18,7 +18,7 @@ pub fn as_witness(stat: &DeviceStat) -> [u64; 3] {
 }
 
 /// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered.
-pub fn witness_end(arena: &Arena, id: FileId, stat: impl Fn() -> Option<DeviceStat>) {
+pub fn witness_end(arena: &Arena, id: FileId, mut stat: impl FnMut() -> Option<DeviceStat>) {
     let entry = arena.file_unchecked(id);
     loop {
         let changes = entry.changes.load(Ordering::Acquire);

@@ -54,6 +54,37 @@ fn a_device_slower_than_memory_is_fed_through_memory() {
     }
 }
 
+/// A direct write and its sync are more requests to a mounted store than a flush and its sync.
+#[test]
+fn what_a_store_is_about_to_be_asked_to_sync_waits_in_memory() {
+    for len in [MIB, 2 * MIB, 64 * MIB] {
+        let synced = Situation {
+            device: fast_device(),
+            sync: true,
+            ..calm()
+        };
+        assert!(is_direct(&aligned(len), &synced), "{len}");
+        let of_store = Situation {
+            flush_syncs: true,
+            ..synced
+        };
+        let is_long = len > 2 * MIB;
+        assert_eq!(is_direct(&aligned(len), &of_store), is_long, "{len}");
+        // None of it goes to the device ahead of the sync either.
+        let plan = Auto.plan(&aligned(len), &of_store);
+        let at_once = |part: &Part| part.way == Way::Scrap { eager: true };
+        assert!(!plan.parts().any(|part| at_once(&part)), "{len}");
+        // What is not is as elsewhere.
+        let unsynced = |flush_syncs| Situation {
+            sync: false,
+            flush_syncs,
+            ..synced
+        };
+        let [there, elsewhere] = [true, false].map(|of| is_direct(&aligned(len), &unsynced(of)));
+        assert_eq!(there, elsewhere, "{len}");
+    }
+}
+
 #[test]
 fn a_device_that_outruns_copying_is_fed_directly() {
     let situation = Situation {
@@ -395,6 +426,7 @@ fn near() -> impl Strategy<Value = (WriteRequest, Situation)> {
             extends: facts.1,
             hole: facts.2,
             sync: facts.3,
+            flush_syncs: false,
         };
         (request, situation)
     })

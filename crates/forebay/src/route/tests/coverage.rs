@@ -48,6 +48,7 @@ pub(super) fn any_situation() -> impl Strategy<Value = Situation> {
             extends: facts.1,
             hole: facts.2,
             sync: facts.3,
+            flush_syncs: false,
         }
     })
 }

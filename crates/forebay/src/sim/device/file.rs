@@ -251,6 +251,11 @@ impl DeviceFile for SimFile {
         self.sync(CallKind::SyncAll)
     }
 
+    /// Every other file is as one of a mounted store.
+    fn has_sync_and_stat(&self) -> bool {
+        self.caps.inode % 2 == 1
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.announce(CallKind::SetLen, 0, len);
         self.release(|image| image.set_len(len));

@@ -243,6 +243,10 @@ impl DeviceFile for Timed {
         self.call(CallKind::SyncAll, |file| file.sync_all())
     }
 
+    fn has_sync_and_stat(&self) -> bool {
+        self.inner.has_sync_and_stat()
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.call(CallKind::SetLen, |file| file.set_len(len))
     }

@@ -145,6 +145,10 @@ impl<F: DeviceFile + ?Sized, B: Before> DeviceFile for Wrapped<F, B> {
         self.call(CallKind::SyncAll, (0, 0), (), |file| file.sync_all())
     }
 
+    fn has_sync_and_stat(&self) -> bool {
+        self.inner.has_sync_and_stat()
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.call(CallKind::SetLen, (0, len), (), |file| file.set_len(len))
     }
