@@ -84,6 +84,9 @@ fn find() -> FlushBy {
 /// The bytes lie in a mapping that lives throughout the call. Who else touches them does not matter: nothing
 /// is read or changed.
 pub unsafe fn flush(at: *const u8, length: usize, by: FlushBy) {
+    if by == FlushBy::Nothing {
+        return;
+    }
     let first = at as usize & !(LINE - 1);
     let lines = (at as usize + length - first).div_ceil(LINE);
     // SAFETY: each line has at least one byte of the mapping, and mappings are of whole pages.
@@ -313,7 +316,7 @@ const fn table() -> [u32; 256] {
 
 #[cfg(test)]
 mod tests {
-    use super::{crc32c, crc32c_table, flush_by, stream};
+    use super::{crc32c, crc32c_table, flush_by, stream, stream_unflushed};
 
     #[test]
     fn the_checksum_is_crc32c_by_either_way() {
@@ -329,22 +332,25 @@ mod tests {
 
     #[test]
     fn streams_of_any_alignment_arrive_whole() {
+        type Stream = unsafe fn(*mut u8, &[u8]);
+        /// # Safety
+        /// As [`stream`].
+        unsafe fn flushed(to: *mut u8, bytes: &[u8]) {
+            // SAFETY: the caller's promise.
+            unsafe { stream(to, bytes, flush_by()) };
+            super::fence();
+        }
         let bytes: Vec<u8> = (0..700u32).map(|n| (n * 31 + n / 5) as u8).collect();
-        for offset in [0, 1, 8, 63, 64, 65] {
-            for length in [0, 1, 62, 63, 64, 65, 129, 700] {
-                let mut memory = vec![0xeeu8; 1024];
-                // SAFETY: the vector is this test's own, and large enough.
-                unsafe {
-                    stream(
-                        memory.as_mut_ptr().add(offset),
-                        &bytes[..length],
-                        flush_by(),
-                    )
-                };
-                super::fence();
-                assert_eq!(&memory[offset..offset + length], &bytes[..length]);
-                assert!(memory[..offset].iter().all(|byte| *byte == 0xee));
-                assert!(memory[offset + length..].iter().all(|byte| *byte == 0xee));
+        for stream in [flushed, stream_unflushed] as [Stream; 2] {
+            for offset in [0, 1, 8, 63, 64, 65] {
+                for length in [0, 1, 62, 63, 64, 65, 129, 700] {
+                    let mut memory = vec![0xeeu8; 1024];
+                    // SAFETY: the vector is this test's own, and large enough.
+                    unsafe { stream(memory.as_mut_ptr().add(offset), &bytes[..length]) };
+                    assert_eq!(&memory[offset..offset + length], &bytes[..length]);
+                    assert!(memory[..offset].iter().all(|byte| *byte == 0xee));
+                    assert!(memory[offset + length..].iter().all(|byte| *byte == 0xee));
+                }
             }
         }
     }

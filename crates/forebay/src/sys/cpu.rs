@@ -40,7 +40,8 @@ fn last_cache() -> Option<u64> {
             let ways = u64::from(cache.ebx >> 22) + 1;
             let partitions = u64::from(cache.ebx >> 12 & 0x3ff) + 1;
             let line = u64::from(cache.ebx & 0xfff) + 1;
-            ways * partitions * line * (u64::from(cache.ecx) + 1)
+            // A hypervisor may answer anything: three factors fit, and the fourth may not.
+            (ways * partitions * line).saturating_mul(u64::from(cache.ecx) + 1)
         };
         caches.map(bytes).max()
     };

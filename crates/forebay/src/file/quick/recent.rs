@@ -145,3 +145,32 @@ impl Stream {
         Some((id, me.arena.header(id)?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{GAP_MAX, Stream};
+    use crate::sys::cpu;
+
+    #[test]
+    fn a_sequence_is_long_once_it_has_passed_half_of_the_last_cache() {
+        let half = cpu::cache_bytes() / 2;
+        assert!((16 << 10..1 << 40).contains(&half), "{half}");
+        let request = usize::try_from(half / 4).expect("a size");
+        let stream = Stream::default();
+        let mut at = 0;
+        let mut goes_on = |len: usize, gap: u64| {
+            let _ = stream.is_sequential(at + gap, len);
+            at += gap + len as u64;
+            stream.is_long()
+        };
+        assert!(!goes_on(request, 0));
+        assert!(!goes_on(request, 0) && !goes_on(request, 0));
+        let rest = half as usize - 3 * request;
+        assert!(!goes_on(rest, 0), "as long as half of it");
+        assert!(goes_on(1, 0), "this request included");
+        assert!(goes_on(1, GAP_MAX));
+        assert!(!goes_on(request, GAP_MAX + 1), "another one begins");
+        // One request may be long by itself.
+        assert!(goes_on(half as usize + 1, GAP_MAX + 1));
+    }
+}
