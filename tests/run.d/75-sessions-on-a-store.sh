@@ -76,6 +76,8 @@ for case in '7 kernel' '16 session'; do
 done
 
 # Under `forebay run` no call on a name, and no write that is synced, makes more requests than without, but for a first few that show what the program does.
+# Before Linux 6.16 the sync and the look after the write are requests of their own.
+is_new=$(printf '6.16\n%s\n' "$(uname -r)" | sort -VC && echo 1 || echo 0)
 processes=(/proc/[0-9]*/cmdline)
 server=$(grep -lzxF "$scratch/store" "${processes[@]}" 2>/dev/null | cut -d / -f 3)
 count() { "$@" python3 tests/lib/requests.py "$scratch/mount/tests/names" "$server" && rm -r "$scratch/mount/tests/names/"; }
@@ -83,7 +85,7 @@ mkdir "$scratch/mount/tests/names" && count env >"$scratch/plain"
 mkdir "$scratch/mount/tests/names" &&
     FOREBAY_SESSION="store-$$-names" count "$forebay" run --memory 64MiB --linger 5 -- >"$scratch/run"
 if paste -d ' ' "$scratch/plain" "$scratch/run" |
-    awk '$1 != $3 || $4 > $2 + 10 { bad = 1 } END { exit bad || NR != 12 }'; then
+    awk -v is_new="$is_new" '$1 != $3 || $4 > $2 + 10 && (is_new || $1 != "write_and_sync") { bad = 1 } END { exit bad || NR != 12 }'; then
     passed=$((passed + 1))
 else
     printf 'failed: requests by calls, without `forebay run` and with it\n'

@@ -111,13 +111,17 @@ pub(crate) fn opened(handle: u64, flags: u32) -> OpenOut {
     }
 }
 
-/// Everything that was done before is durable, and this is what the file is like.
+/// What the file is like, and everything that was done before is durable. In this order: a sync changes nothing of it, and what others change during the
+/// sync is not told for the asker's doing.
 pub(crate) fn synced(served: &impl Served, handle: u64, number: u64) -> Answer<SyncedOut> {
     if served.store() == 0 {
         return Err(Failed(libc::ENOTTY));
     }
+    // What cannot be told is no failed sync: the asker then makes two requests of it.
+    let of = served
+        .attributes(number)
+        .map_err(|_| Failed(libc::ENOTTY))?;
     served.sync(handle, false)?;
-    let of = served.attributes(number)?;
     // As the engine reads what `statx` says: earlier times as 1970.
     let ns = |time: Time| u64::try_from(time.ns().max(0)).unwrap_or(u64::MAX);
     Ok(SyncedOut {

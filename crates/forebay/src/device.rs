@@ -141,10 +141,10 @@ pub trait DeviceFile: Send + Sync {
     fn has_sync_and_stat(&self) -> bool {
         false
     }
-    /// `fsync`, and what the file is like after it.
-    fn sync_and_stat(&self) -> io::Result<DeviceStat> {
-        self.sync_all()?;
-        self.stat()
+    /// What the file is like, if that can be told, and then `fsync`. In this order: what somebody from outside does during the sync is not seen.
+    fn sync_and_stat(&self) -> (io::Result<()>, Option<DeviceStat>) {
+        let found = self.stat().ok();
+        (self.sync_all(), found)
     }
     /// `ftruncate`.
     fn set_len(&self, len: u64) -> io::Result<()>;

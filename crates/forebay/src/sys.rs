@@ -23,6 +23,7 @@
 //! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
+//! - [`version`] which Linux this is
 
 pub mod addresses;
 pub mod block;
@@ -55,6 +56,7 @@ pub mod socket;
 pub mod spawn;
 pub mod stand_in;
 pub mod stat;
+pub mod version;
 
 use std::io;
 

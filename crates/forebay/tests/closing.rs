@@ -186,7 +186,7 @@ fn is_left_while_somebody_is_at_it(scene: &Scene) -> bool {
             assert!(shared.begin_intent(other, id));
             begun.send(()).expect("somebody waits");
             let _ = may_end.recv();
-            shared.end_intent(other, id, || device.stat().ok());
+            shared.end_intent(other, id, &device, None);
         });
         is_begun.recv().expect("begun");
         inode.leave(me, &seen, &prepared).expect("left");

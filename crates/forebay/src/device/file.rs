@@ -34,7 +34,7 @@ use super::file_system::Nature;
 use super::{Caps, DeviceFile, DeviceStat, Piece, may_fail, not_written_back};
 use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
-use crate::sys::{extents, file, lease, stat};
+use crate::sys::{extents, file, lease, stat, version};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -160,9 +160,18 @@ impl RealFile {
         Ok(())
     }
 
-    /// `fsync` of a file of a mounted store and a look at it, by one request. `None`: its mount is of an earlier build, which knows no such request, or a
-    /// sandbox lets nobody make it.
+    /// Whether a sync of a file of a mounted store and a look at it are one request. Before Linux 6.16 the kernel says of pages that they are written back
+    /// while it still copies them to the mount: no call but `fsync` waits for those, or hears of their errors.
+    fn syncs_by_store(&self) -> bool {
+        self.nature == Nature::Store
+            && !self.is_old_store.load(Relaxed)
+            && version::is_kernel_from(6, 16)
+    }
+
+    /// A look at a file of a mounted store and `fsync`, by one request. `None`: its mount is of an earlier build, which knows no such request, cannot tell
+    /// what the file is like, or a sandbox lets nobody make it.
     fn sync_store(&self) -> io::Result<Option<DeviceStat>> {
+        may_fail!(self, Sync);
         // As `fsync` does: what is dirty in the kernel's cache, by somebody's mapping, comes to the store before the store is synced.
         let synced = file::write_back(self.buffered.as_fd(), 0, 0)
             .and_then(|()| extents::sync_in_store(self.direct.as_fd()));
@@ -284,19 +293,19 @@ impl DeviceFile for RealFile {
     }
 
     fn has_sync_and_stat(&self) -> bool {
-        self.nature == Nature::Store && !self.is_old_store.load(Relaxed)
+        self.syncs_by_store()
     }
 
-    fn sync_and_stat(&self) -> io::Result<DeviceStat> {
-        if self.nature == Nature::Store && !self.is_old_store.load(Relaxed) {
-            may_fail!(self, Sync);
-            if let Some(found) = self.sync_store()? {
-                return Ok(found);
+    fn sync_and_stat(&self) -> (io::Result<()>, Option<DeviceStat>) {
+        if self.syncs_by_store() {
+            match self.sync_store() {
+                Ok(None) => self.is_old_store.store(true, Relaxed),
+                Ok(found) => return (Ok(()), found),
+                Err(error) => return (Err(error), None),
             }
-            self.is_old_store.store(true, Relaxed);
         }
-        self.sync_all()?;
-        self.stat()
+        let found = self.stat().ok();
+        (self.sync_all(), found)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

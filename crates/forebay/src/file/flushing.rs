@@ -42,10 +42,10 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
-        self.flush_seen(flusher, me, file, device, scope, || device.stat().ok())
+        self.flush_seen(flusher, me, file, device, scope, |_| None)
     }
 
-    /// As [`Shared::flush_with`]; `look` says what the device file is like afterwards. It is not asked where there was nothing to write.
+    /// As [`Shared::flush_with`]; `look` as for [`Shared::change_seen`]. Nor is it called where there was nothing to write.
     pub fn flush_seen(
         &self,
         flusher: &mut Flusher,
@@ -53,7 +53,7 @@ impl Shared {
         file: FileId,
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
-        look: impl FnMut() -> Option<DeviceStat>,
+        look: impl FnOnce(u32) -> Option<DeviceStat>,
     ) -> Outcome {
         if !device.is_writable() {
             self.ask_to_flush(file);
@@ -66,7 +66,7 @@ impl Shared {
         }
         let (scope, rest) = self.within_limit(file, scope);
         let flush = || flusher.flush_and_write_fills(me, file, device, scope);
-        let mut outcome = self.change_seen(me, file, flush, look);
+        let mut outcome = self.change_seen(me, file, device, flush, look);
         if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
             outcome.errno = Some(libc::EFBIG);
         }

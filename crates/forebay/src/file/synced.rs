@@ -3,6 +3,9 @@
 //! After each change of ours the session looks at the device file, so that a recovery knows the change for ours (`member::table::witness_end`). On a mounted
 //! store that is a request to another process, the sync is the next one, and what a look by `statx` tells has the kernel ask for capabilities before the
 //! next write. There both are one request (`DeviceFile::sync_and_stat`): a write and its sync are two, and not four.
+//!
+//! It is made once, while the change is still noted: should the program be killed in it, a repair looks at the file. Where others are at the file as well, or
+//! come meanwhile, the file is looked at without a sync, however often, and the caller syncs once.
 
 use std::io;
 
@@ -15,14 +18,14 @@ use crate::sync::{Ordering, planted};
 
 /// A sync that was made at the end of a flush.
 pub struct Early {
-    /// Changes of the device file, and errors of the file, before it.
+    /// Changes of the device file that had begun before it, all of which had ended, and errors of the file.
     changes: u32,
     errors: u32,
     ended: io::Result<()>,
 }
 
 impl Early {
-    /// How the sync has ended, and the sequence of errors before it; `changes`: how many of the device file there have been by now. `None`: the session has
+    /// How the sync has ended, and the sequence of errors before it; `changes`: how many of the device file have begun by now. `None`: the session has
     /// changed it since, so that it has to be synced once more. A sync that has failed counts in any case: the next one might hear of no error.
     pub fn counts(self, changes: u32) -> Option<(io::Result<()>, u32)> {
         (changes == self.changes || self.ended.is_err()).then_some((self.ended, self.errors))
@@ -36,43 +39,39 @@ pub fn flush(core: &Core, me: Me<'_>) -> (Outcome, Option<Early>) {
     }
     let mut early = None;
     let flusher = &mut core.shared.own_flusher();
-    let look = || look(core, me, &mut early);
+    let look = |changes| {
+        let (synced, found) = sync(core, me, changes);
+        early = Some(synced);
+        found
+    };
     let outcome = core
         .shared
         .flush_seen(flusher, me, core.id, &core.device, Scope::SYNC, look);
     (outcome, early)
 }
 
-/// Syncs, and says what the device file is like. May be called more than once: somebody may have come between.
-fn look(core: &Core, me: Me<'_>, early: &mut Option<Early>) -> Option<DeviceStat> {
+/// Syncs, and says what the device file was like right before, if that is known.
+fn sync(core: &Core, me: Me<'_>, changes: u32) -> (Early, Option<DeviceStat>) {
     let entry = core.entry();
-    let changes = entry.changes.load(Ordering::Acquire);
     let errors = errors::sequence(entry);
-    let found = me.at_sync(core.id, || {
+    let (ended, found) = me.at_sync(core.id, || {
         if planted!(SkipDeviceSync) {
-            return core.device.stat();
+            return (Ok(()), core.device.stat().ok());
         }
-        let found = core.device.sync_and_stat();
+        let (ended, found) = core.device.sync_and_stat();
         if planted!(SwallowSyncError) {
-            return found.or_else(|_| core.device.stat());
+            return (Ok(()), found);
         }
-        found.inspect_err(|error| errors::record_sync(entry, errno_of(error)))
+        // The device has one description for all of ours, and tells it once.
+        let ended = ended.inspect_err(|error| errors::record_sync(entry, errno_of(error)));
+        (ended, found)
     });
-    let (found, ended) = match found {
-        Ok(found) => (Some(found), Ok(())),
-        Err(error) => (core.device.stat().ok(), Err(error)),
-    };
-    // The device tells an error once.
-    let ended = early
-        .take()
-        .map_or(Ok(()), |before| before.ended)
-        .and(ended);
-    *early = Some(Early {
+    let early = Early {
         changes,
         errors,
         ended,
-    });
-    found
+    };
+    (early, found)
 }
 
 #[cfg(test)]

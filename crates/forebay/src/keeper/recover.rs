@@ -294,7 +294,7 @@ fn save(shared: &Arc<Shared>, me: Me<'_>, id: FileId, standing: Standing) -> Opt
 fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
     // It is the session's own doing how the file looks, as has been found out.
     core.entry().end_intent(ThreadId::NOBODY);
-    table::witness_end(&core.shared.arena, core.id, || core.device.stat().ok());
+    table::witness_end(&core.shared.arena, core.id, |_| core.device.stat().ok());
     if core.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0 {
         resize::finish_truncation(core, me).map_err(Core::ended)?;
     }

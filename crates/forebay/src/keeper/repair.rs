@@ -219,9 +219,7 @@ fn settle_intents(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> boo
                 continue;
             }
             match &device {
-                Some(device) => {
-                    shared.end_intent(Me { id: dead, ..me }, file, || device.stat().ok())
-                }
+                Some(device) => shared.end_intent(Me { id: dead, ..me }, file, device, None),
                 None => entry.leave_intent(dead),
             }
         }

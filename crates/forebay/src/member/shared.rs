@@ -326,16 +326,18 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         change: impl FnOnce() -> T,
     ) -> T {
-        self.change_seen(me, file, change, || device.stat().ok())
+        self.change_seen(me, file, device, change, |_| None)
     }
 
-    /// As [`Shared::change`]; `look` says what the device file is like after it.
+    /// As [`Shared::change`]; `look` is the change's last part, and says what the device file is like then, if it knows. It is told how many changes have
+    /// begun. It is called once, or not at all: where the change is part of another, or others are at theirs.
     pub fn change_seen<T>(
         &self,
         me: Me<'_>,
         file: FileId,
+        device: &Arc<dyn DeviceFile>,
         change: impl FnOnce() -> T,
-        look: impl FnMut() -> Option<DeviceStat>,
+        look: impl FnOnce(u32) -> Option<DeviceStat>,
     ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
@@ -345,7 +347,9 @@ impl Shared {
         if outermost {
             let ns = begun.elapsed().as_nanos();
             me.count(Counter::ChangeNs as usize, ns as u64);
-            self.end_intent(me, file, look);
+            let changes = table::changes_alone(me, file);
+            let seen = changes.and_then(|changes| Some((changes, look(changes)?)));
+            self.end_intent(me, file, device, seen);
         }
         word.store(before, Ordering::Release);
         result
@@ -362,15 +366,25 @@ impl Shared {
         outermost
     }
 
-    /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
-    pub fn end_intent(&self, me: Me<'_>, file: FileId, look: impl FnMut() -> Option<DeviceStat>) {
+    /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered. `seen`: what it was like when so many
+    /// changes had begun, and none but this one was under way.
+    pub fn end_intent(
+        &self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        mut seen: Option<(u32, DeviceStat)>,
+    ) {
         let entry = me.arena.file_unchecked(file);
         entry.end_intent(me.id);
         // What a death has left in doubt is in the past, where an opening has looked at the file since.
         if entry.has_intent(ThreadId::NOBODY) && self.is_open(file) {
             entry.end_intent(ThreadId::NOBODY);
         }
-        table::witness_end(me.arena, file, look);
+        table::witness_end(me.arena, file, |changes| match seen.take() {
+            Some((at, stat)) if at == changes => Some(stat),
+            _ => device.stat().ok(),
+        });
     }
 
     /// Claims a file for the session, for as long as the device file lives.

@@ -26,7 +26,9 @@ use self::lock::{await_lock, is_in_vain, lock, unlock};
 use self::search::place_of;
 pub use self::search::{end, find, has_ended, is_any};
 use self::space::{may_have_holes, note_clones};
-pub use self::witness::{as_witness, is_as_witnessed, is_changed, witness, witness_end};
+pub use self::witness::{
+    as_witness, changes_alone, is_as_witnessed, is_changed, witness, witness_end,
+};
 use crate::device::{DeviceFile, DeviceStat};
 use crate::error::{Error, Result, SessionFault};
 use crate::evict;

@@ -190,7 +190,7 @@ impl Drop for Mark<'_> {
             // The times are not those of a close any more.
             entry.closed_ns.store(0, Ordering::Release);
         }
-        table::witness_end(self.arena, self.id, || {
+        table::witness_end(self.arena, self.id, |_| {
             let found = stat::stat(self.fd).ok()?;
             // The program may have closed the descriptor meanwhile, and have opened another file there.
             ((found.device, found.inode) == entry.numbers()).then(|| as_device(&found))

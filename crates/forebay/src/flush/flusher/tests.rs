@@ -1,8 +1,8 @@
 //! Flushes of files whose device fails here and there.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::Scope;
@@ -10,10 +10,16 @@ use crate::config::{Config, DirtyTracking, Route};
 use crate::device::DeviceFile;
 use crate::file::{File, OpenOptions};
 use crate::frame::slots;
-use crate::ids::BlockIndex;
+use crate::ids::{BlockIndex, FileId, ThreadId};
+use crate::member::shared::Shared;
+use crate::member::table::as_witness;
+use crate::memory::files::FileEntry;
 use crate::memory::layout::Counts;
+use crate::memory::threads::Me;
 use crate::session::Session;
-use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
+use crate::sim::device::{
+    Before, Call, CallKind, Kinds, SimDisk, SimFile, SimOptions, Verdict, Wrapped,
+};
 use crate::sync::Ordering::Release;
 
 fn session(tracking: DirtyTracking) -> Session {
@@ -153,6 +159,96 @@ fn of_two_syncs_at_once_none_says_that_all_is_well_while_the_other_hears_that_it
         assert_eq!(first.join().expect("no panic"), Some(libc::EIO));
     });
     assert_eq!(errno(other.sync_all()), None, "it is told once");
+}
+
+/// Somebody who takes part besides the test's own thread.
+const OTHER: ThreadId = ThreadId(8);
+
+/// A file whose flushes end with a sync; `during` is told of each sync, and which one it is.
+fn synced_scene(
+    during: impl Fn(u32, &FileEntry, Me<'_>) + Send + Sync + 'static,
+) -> (Scene, Arc<AtomicU32>) {
+    let syncs = Arc::new(AtomicU32::new(0));
+    let (count, place) = (Arc::clone(&syncs), Arc::new(OnceLock::new()));
+    let found: Arc<OnceLock<(Arc<Shared>, FileId)>> = Arc::clone(&place);
+    let scene = scene(DirtyTracking::Page, move |call| {
+        if let Some((shared, id)) = found.get()
+            && Kinds::SYNCS.contains(call.kind)
+        {
+            let nth = count.fetch_add(1, Ordering::SeqCst) + 1;
+            let me = shared.me().expect("a slot");
+            during(nth, shared.arena.file_unchecked(*id), me);
+        }
+        false
+    });
+    assert!(scene.device.has_sync_and_stat());
+    let id = scene.file.core().expect("managed").id;
+    let shared = Arc::clone(scene.session.shared());
+    assert!(place.set((shared, id)).is_ok());
+    scene.file.write_at(&[1; 8192], 0).expect("memory");
+    (scene, syncs)
+}
+
+/// What the session remembers of the file is what the file is like.
+fn is_witnessed(scene: &Scene) -> bool {
+    let arena = &scene.session.shared().arena;
+    let entry = arena.file_unchecked(scene.file.core().expect("managed").id);
+    let stat = scene.inner.stat().expect("a file");
+    entry.witness(arena.counts().threads) == Some(as_witness(&stat))
+}
+
+/// Should the program be killed in the sync, a repair knows that it was at the file.
+#[test]
+fn a_sync_that_ends_a_flush_is_part_of_the_change() {
+    let (scene, syncs) = synced_scene(|_, entry, me| assert!(entry.has_intent(me.id)));
+    assert_eq!(errno(scene.file.sync_all()), None);
+    assert_eq!(syncs.load(Ordering::SeqCst), 1);
+    assert!(is_witnessed(&scene));
+}
+
+/// A change that has begun before the sync may end after it: the sync would not cover it.
+#[test]
+fn a_flush_beside_another_change_does_not_sync() {
+    let (scene, syncs) = synced_scene(|_, entry, me| assert!(!entry.has_intent(me.id)));
+    let id = scene.file.core().expect("managed").id;
+    let entry = scene.session.shared().arena.file_unchecked(id);
+    entry.begin_intent(OTHER);
+    assert_eq!(errno(scene.file.sync_all()), None);
+    assert_eq!(syncs.load(Ordering::SeqCst), 1);
+    entry.end_intent(OTHER);
+}
+
+/// Each sync finds the file changed meanwhile, and still there are two of them, and not one after the other without an end.
+#[test]
+fn a_sync_ends_though_others_change_the_file_all_the_time() {
+    let (scene, syncs) = synced_scene(|nth, entry, _| {
+        if nth == 2 {
+            assert!(!entry.is_unwitnessed(10), "it was looked at again");
+        }
+        // An end for who would go on.
+        if nth < 100 {
+            entry.begin_intent(OTHER);
+            entry.end_intent(OTHER);
+        }
+    });
+    assert_eq!(errno(scene.file.sync_all()), None);
+    assert_eq!(syncs.load(Ordering::SeqCst), 2);
+    assert_eq!(scene.inner.contents(), [1; 8192]);
+}
+
+/// What the device says of its state is no word about the sync.
+#[test]
+fn a_look_that_fails_is_no_failed_sync() {
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&is_broken);
+    let scene = scene(DirtyTracking::Page, move |call| {
+        call.kind == CallKind::Stat && fails.load(Ordering::SeqCst)
+    });
+    let (synced, found) = scene.device.sync_and_stat();
+    assert!(synced.is_ok() && found.is_some());
+    is_broken.store(true, Ordering::SeqCst);
+    let (synced, found) = scene.device.sync_and_stat();
+    assert!(synced.is_ok() && found.is_none());
 }
 
 /// What the dead have under way, on a device that cannot say that it is over.

@@ -5,6 +5,7 @@ use crate::device::DeviceStat;
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
+use crate::memory::threads::Me;
 use crate::sync::Ordering;
 
 /// Remembers what the device file looks like after our own last change, the one that `changes` counts.
@@ -17,8 +18,19 @@ pub fn as_witness(stat: &DeviceStat) -> [u64; 3] {
     [stat.len, stat.mtime_ns, stat.ctime_ns]
 }
 
-/// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered.
-pub fn witness_end(arena: &Arena, id: FileId, mut stat: impl FnMut() -> Option<DeviceStat>) {
+/// How many changes of a device file have begun, if none is under way but this thread's. If it is still as many later, nobody else was at it in between.
+pub fn changes_alone(me: Me<'_>, id: FileId) -> Option<u32> {
+    let entry = me.arena.file_unchecked(id);
+    // Counted first: whose change is counted is seen at it, or has ended it.
+    let changes = entry.changes.load(Ordering::Acquire);
+    let threads = me.arena.counts().threads;
+    let is_alone = !entry.is_changed_by(threads, |thread| thread != me.id);
+    is_alone.then_some(changes)
+}
+
+/// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered. `stat` is told how many changes have
+/// begun.
+pub fn witness_end(arena: &Arena, id: FileId, mut stat: impl FnMut(u32) -> Option<DeviceStat>) {
     let entry = arena.file_unchecked(id);
     loop {
         let changes = entry.changes.load(Ordering::Acquire);
@@ -26,7 +38,7 @@ pub fn witness_end(arena: &Arena, id: FileId, mut stat: impl FnMut() -> Option<D
         if entry.is_changing(arena.counts().threads) {
             return;
         }
-        let Some(stat) = stat() else { return };
+        let Some(stat) = stat(changes) else { return };
         witness(entry, &stat, changes);
         // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
         if entry.changes.load(Ordering::Acquire) == changes {
