@@ -47,7 +47,7 @@ pub(super) fn cutting(random: &mut Random, files: &[File], value: u64) -> Operat
 
 #[test]
 fn what_is_cut_or_removed_leaves_nothing_at_any_server() {
-    all_hold([Scene::Cuts, Scene::CutsHome]);
+    all_hold(&[Scene::Cuts, Scene::CutsHome]);
 }
 
 #[test]

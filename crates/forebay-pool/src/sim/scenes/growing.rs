@@ -36,7 +36,7 @@ pub(super) fn growing(random: &mut Random, file: File, value: u64) -> Operation 
 
 #[test]
 fn a_length_that_others_find_has_its_bytes() {
-    all_hold([Scene::Grows, Scene::GrowsHome]);
+    all_hold(&[Scene::Grows, Scene::GrowsHome]);
 }
 
 #[test]
