@@ -175,6 +175,9 @@ pub struct Daemon {
 /// nobody proves who he is, and only loopback addresses are taken. Blocks outlive their servers if the file names a home, a directory that all
 /// servers see.
 ///
+/// Without a home a server takes blocks up to half of the memory that it finds, of the machine or its cgroup, or up to what memory_mib says.
+/// Then it is full: new blocks are refused with ENOSPC, and what is there can be read, written over and removed.
+///
 /// Exit codes: 0 it has handed everything on, 1 the pool refused it or gave it up, 2 usage.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -186,6 +189,7 @@ A file for two servers, each block on both:
   copies = 2
   block_bytes = 65536
   term_ms = 10000
+  memory_mib = 4096
 
 What makes the pool outlive each server, behind that:
   [etcd]

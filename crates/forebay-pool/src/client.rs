@@ -21,6 +21,7 @@ mod names;
 mod operate;
 mod operation;
 mod past;
+mod room;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -78,6 +79,8 @@ pub struct Client {
     left: (usize, u64),
     told: Option<u64>,
     keys: BTreeMap<Server, Key>,
+    /// Servers of this epoch whose memory is full.
+    full: BTreeSet<Server>,
     /// The last stamp of each server in this epoch.
     seen: BTreeMap<Server, u64>,
     files: BTreeMap<File, State>,
@@ -127,6 +130,7 @@ impl Client {
             left: (0, 0),
             told: None,
             keys: BTreeMap::new(),
+            full: BTreeSet::new(),
             seen: BTreeMap::new(),
             files: BTreeMap::new(),
             transfers: BTreeMap::new(),
@@ -252,6 +256,8 @@ impl Client {
         match peer {
             Node::Register => self.told = None,
             Node::Server(server) if self.view.servers.contains(&server) => {
+                // It says so if it is full still.
+                self.full.remove(&server);
                 if self.keys.contains_key(&server) {
                     self.send_all(server, out);
                 } else {
@@ -339,6 +345,7 @@ impl Client {
                 }
                 self.make_use_of_room(now, out);
             }
+            Message::Full { is_full } => self.hear_of_room(server, is_full),
             Message::Damaged { number, places } => {
                 if let Some(file) = self.damaged(server, number, &places) {
                     self.advance(now, file, out);
@@ -379,6 +386,7 @@ impl Client {
         }
         self.epochs += 1;
         self.keys.clear();
+        self.full.clear();
         self.seen.clear();
         for state in self.files.values_mut() {
             state.new_epoch();

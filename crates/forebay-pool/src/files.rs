@@ -60,7 +60,7 @@ impl Error {
             Error::Pool(Failure::Changed) => libc::EAGAIN,
             Error::Pool(Failure::NotEmpty) => libc::ENOTEMPTY,
             Error::Pool(Failure::Gone) => libc::ESTALE,
-            Error::Pool(Failure::Full) => libc::ENOSPC,
+            Error::Pool(Failure::Full | Failure::NoRoom) => libc::ENOSPC,
             Error::Exists => libc::EEXIST,
             Error::NotADirectory => libc::ENOTDIR,
             Error::IsADirectory => libc::EISDIR,

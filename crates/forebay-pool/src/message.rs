@@ -285,6 +285,11 @@ pub enum Message {
         /// The blocks.
         places: Vec<Place>,
     },
+    /// From a server to clients: whether its memory is full. Then it takes what they owe, and they make no new blocks there.
+    Full {
+        /// Whether it is.
+        is_full: bool,
+    },
 }
 
 /// Messages to be sent, in order.

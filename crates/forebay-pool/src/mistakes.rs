@@ -47,6 +47,8 @@ pub enum Mistake {
     BelievesTheHome,
     /// A client goes on with what it has of a home that may have lost it.
     KeepsWhatTheHomeMayNotHave,
+    /// A client makes new blocks at servers whose memory is full.
+    FillsTheFull,
 }
 
 /// Whether a mistake is planted.

@@ -67,9 +67,10 @@ pub struct Config {
     /// A directory that all servers see, where blocks outlive them. Without it they die with the last server that has a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<PathBuf>,
-    /// Bytes of blocks that a server of a pool with a home keeps in memory, in MiB.
-    #[serde(default = "memory_mib")]
-    pub memory_mib: u64,
+    /// Bytes of blocks in a server's memory, in MiB. With a home others are there alone; without one clients make no new ones then. Default: 1024 with a home, and
+    /// without one no bound, but for the one that `forebay serve` sets. Servers may differ in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
     /// Which way a client's reads and writes go: by this host's memory, or past it. Hosts may differ in it.
     #[serde(default)]
     pub path: PathPolicy,
@@ -101,9 +102,8 @@ fn flush_interval_ms() -> u64 {
     5_000
 }
 
-fn memory_mib() -> u64 {
-    1024
-}
+/// With a home.
+const MEMORY_MIB: u64 = 1024;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -180,7 +180,7 @@ impl Config {
             "block_bytes: a power of two from 512 to 1048576",
         )?;
         sense(
-            (1..=1 << 30).contains(&self.memory_mib),
+            (1..=1 << 30).contains(&self.memory_mib.unwrap_or(MEMORY_MIB)),
             "memory_mib: from 1 to 1073741824",
         )?;
         sense(
@@ -203,6 +203,7 @@ impl Config {
             tls: None,
             path: PathPolicy::default(),
             flush_interval_ms: 0,
+            memory_mib: None,
             home: self.home.as_ref().map(|_| PathBuf::new()),
             // Each may reach it by another way.
             etcd: self.etcd.as_ref().map(Etcd::alike),

@@ -13,6 +13,7 @@ mod blocks;
 mod exchange;
 mod leaving;
 mod one_sided;
+mod room;
 mod syncing;
 #[cfg(test)]
 mod tests;
@@ -78,6 +79,8 @@ pub struct Server {
     gone: bool,
     false_claims: u64,
     told: Option<u64>,
+    /// Whether clients have been told that memory is full.
+    told_full: bool,
 }
 
 impl Server {
@@ -88,7 +91,7 @@ impl Server {
             config,
             view: View::default(),
             active_since: 0,
-            blocks: Blocks::default(),
+            blocks: Blocks::within(u64::MAX),
             failed: Vec::new(),
             unfinished: Vec::new(),
             syncs: syncing::Syncs::default(),
@@ -107,6 +110,7 @@ impl Server {
             gone: false,
             false_claims: 0,
             told: None,
+            told_full: false,
         }
     }
 
@@ -142,18 +146,13 @@ impl Server {
         self.blocks.passed_over()
     }
 
-    /// Blocks in memory, and their bytes.
-    pub fn blocks(&self) -> (usize, u64) {
-        (self.blocks.len(), self.blocks.bytes())
-    }
-
     /// Which blocks are in memory.
     #[cfg(test)]
     pub(crate) fn held(&self) -> impl Iterator<Item = crate::message::Block> + '_ {
         self.blocks.all()
     }
 
-    /// The epoch, as far as this server knows.
+    /// The epoch.
     pub fn view(&self) -> &View {
         &self.view
     }
@@ -187,6 +186,7 @@ impl Server {
             self.one_sided(now, asked, true, out);
         }
         self.go_on_syncing(now, out);
+        self.tell_room(out);
         // Who has waited for the home for long cannot answer. That a removal takes a few turns is nothing out of the ordinary.
         let before = now.saturating_sub(self.config.term / 2);
         let is_old = |asked: &one_sided::Asked| asked.since < before;
@@ -244,6 +244,7 @@ impl Server {
                         },
                     )
                 }));
+                self.tell_if_full(client, out);
             }
             Node::Server(server) => self.met(server, out),
             Node::Register => self.told = None,
@@ -366,6 +367,7 @@ impl Server {
             key: self.key(),
         };
         out.push((Node::Client(client), entered));
+        self.tell_if_full(client, out);
         if self.is_complete() {
             for (client, message) in std::mem::take(&mut self.waiting) {
                 self.of_client(now, client, message, out);

@@ -353,7 +353,7 @@ fn a_pool_with_a_home_begins_again_with_what_was_there() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config {
         home: Some(directory.path().join("home")),
-        memory_mib: 1,
+        memory_mib: Some(1),
         ..config(2)
     };
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 253) as u8).collect();
@@ -392,7 +392,7 @@ fn a_damaged_block_of_a_home_is_an_error_until_it_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config {
         home: Some(directory.path().join("home")),
-        memory_mib: 1,
+        memory_mib: Some(1),
         ..config(1)
     };
     let unit = 4096;

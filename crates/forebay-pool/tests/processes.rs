@@ -28,7 +28,7 @@ fn config(servers: u16) -> Config {
         cache_blocks: 16,
         flush_interval_ms: 5_000,
         home: None,
-        memory_mib: 1024,
+        memory_mib: None,
         path: PathPolicy::Local,
         tls: None,
         etcd: None,

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use forebay::memory::cgroup;
 use forebay_pool::home::is_open;
 use forebay_pool::net::{Config, Ended, Serving, Status};
 
@@ -17,13 +18,19 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Serves until a signal.
 pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     let path = output::path(&arguments.config);
-    let config =
+    let mut config =
         Config::load(&arguments.config).map_err(|wrong| Failure::Usage(wrong.to_string()))?;
     let number = arguments.server;
     let count = config.servers.len();
     if !(1..=count).contains(&number) {
         let why = format!("--server: {path} has the servers 1 to {count}");
         return Err(Failure::Usage(why));
+    }
+    if config.home.is_none() {
+        let own = *config.memory_mib.get_or_insert_with(half_of_memory);
+        output::note(format_args!(
+            "it takes {own} MiB of blocks (memory_mib); when they are there clients make no new ones (ENOSPC)"
+        ));
     }
     limits::raise();
     let mut signals = signals::ending()?;
@@ -74,6 +81,11 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
+/// Half of what this process may have of the machine's memory, in MiB. What clients owe a full server comes on top, and the exchange with others.
+fn half_of_memory() -> u64 {
+    (cgroup::available().total_bytes / 2 >> 20).max(1)
+}
+
 /// Says what has changed, for whoever reads the log.
 fn tell(before: &mut Status, now: Status) {
     let epoch = |status: &Status| (status.epoch, status.is_active);
@@ -88,6 +100,14 @@ fn tell(before: &mut Status, now: Status) {
             "the home fails, and requests wait until it works, but for those of damaged blocks: {why}"
         )),
         (Some(_), None) => output::note("the home works again"),
+        _ => {}
+    }
+    match (before.is_full, now.is_full) {
+        (false, true) => output::note(format_args!(
+            "its memory is full, with {} blocks of {} bytes: clients make no new ones (ENOSPC) until files are removed or cut; memory_mib in the configuration says how much it takes",
+            now.blocks, now.bytes
+        )),
+        (true, false) => output::note("its memory has room for new blocks again"),
         _ => {}
     }
     if now.rules && !before.rules {

@@ -16,6 +16,7 @@ mod past;
 #[path = "../cli/place.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod place;
+mod pool_trouble;
 mod pools;
 mod races;
 mod scene;

@@ -28,10 +28,10 @@ const SHORT_TERM: &str = "term_ms = 3000";
 /// A pool of two servers that is mounted twice.
 pub struct Hosts {
     place: Place,
-    config: PathBuf,
+    pub config: PathBuf,
     /// What is said to `forebay mount` besides.
     arguments: &'static [&'static str],
-    servers: Vec<Process>,
+    pub servers: Vec<Process>,
     mounts: Vec<(PathBuf, Process)>,
 }
 
@@ -52,7 +52,7 @@ impl Hosts {
     }
 
     /// The same of so many servers.
-    fn begin_of(
+    pub fn begin_of(
         count: u16,
         name: &str,
         port: u16,

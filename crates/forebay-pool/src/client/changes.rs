@@ -45,6 +45,9 @@ impl Client {
             return Step::Wait;
         }
         let length = bytes.len() as u64;
+        if let Some(step) = self.without_room(file, (offset, length), out) {
+            return step;
+        }
         if mode == Mode::Remote && self.may_pass(file, inode, offset, length) {
             return Step::Aside((offset, length));
         }
@@ -101,6 +104,9 @@ impl Client {
         }
         if self.must_not_grow(file, out) {
             return Step::Wait;
+        }
+        if let Some(step) = self.without_room(file, (inode.size, bytes.len() as u64), out) {
+            return step;
         }
         match self.put(file, inode, inode.size, bytes, out) {
             Ok(false) => return Step::Wait,

@@ -255,6 +255,9 @@ impl Client {
         if self.names(parent).len() + HEAD + name.len() > BLOCK_MAX {
             return Step::End(Err(Failure::Full));
         }
+        if self.is_for_the_full(File::NAMES, block_of(parent)) {
+            return Step::End(Err(Failure::NoRoom));
+        }
         self.make_nameless((facts, bytes), made, out)
     }
 
@@ -265,6 +268,10 @@ impl Client {
         out: &mut Outbox,
     ) -> Step {
         let size = bytes.len() as u64;
+        let count = size.div_ceil(self.config.block_bytes);
+        if { (0..count).chain([SIZE_BLOCK]) }.any(|block| self.is_for_the_full(made, block)) {
+            return Step::End(Err(Failure::NoRoom));
+        }
         let inode = Inode {
             size,
             high: size,

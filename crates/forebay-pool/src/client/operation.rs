@@ -148,4 +148,9 @@ pub enum Failure {
     /// The names of one directory are one block, and these would be too many; or this client has made so many files that it has no numbers left for more.
     #[error("the directory is full, or this client has made all files that it can")]
     Full,
+    /// A server that would have a new block has no memory for it. Nothing was done.
+    #[error(
+        "the memory of the pool's servers is full: remove files, raise memory_mib in the pool's configuration, or give the pool a home"
+    )]
+    NoRoom,
 }

@@ -3,6 +3,7 @@
 mod ageing;
 mod cutting;
 mod damage;
+mod full;
 mod growth;
 mod limits;
 mod losses;

@@ -461,6 +461,7 @@ fn status_of(server: &Server) -> Status {
         clients: view.clients.len(),
         blocks,
         bytes,
+        is_full: server.is_full(),
         trouble: server.trouble().map(str::to_owned),
         ..Status::default()
     }

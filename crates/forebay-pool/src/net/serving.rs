@@ -13,7 +13,7 @@ use super::process::{Event, Machine, Process, locked};
 use super::security::Security;
 use super::status::Status;
 use super::steward::{Entry, Member, Steward};
-use super::{Config, Ended, random};
+use super::{Config, Ended, MEMORY_MIB, random};
 use crate::home::{Directory, Owner, Taken, first_epoch};
 use crate::ids::{Node, Server as Id};
 use crate::register::Register;
@@ -263,18 +263,23 @@ impl Life {
             patience: term * 2,
             secret: self.secret,
         };
-        let server = Server::new(me, config);
+        let mut server = Server::new(me, config);
         Ok(match &self.config.home {
             Some(home) => {
                 let home = Directory::open(home, self.owner(birth), me.0).map_err(Ended::Home)?;
-                let server = server.with_home(Arc::new(home), self.config.memory_mib << 20);
+                let mib = self.config.memory_mib.unwrap_or(MEMORY_MIB);
+                let server = server.with_home(Arc::new(home), mib << 20);
                 let inbox = locked(&self.inbox).clone();
                 server.with_threads(move || {
                     // It may have ended already.
                     let _ = inbox.send(Event::Synced);
                 })
             }
-            None => server,
+            None => {
+                let bytes = self.config.memory_mib.map(|mib| mib << 20);
+                server.set_room(bytes.unwrap_or(u64::MAX));
+                server
+            }
         })
     }
 

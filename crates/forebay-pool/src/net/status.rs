@@ -17,6 +17,8 @@ pub struct Status {
     pub blocks: usize,
     /// Their bytes.
     pub bytes: u64,
+    /// Whether there is no memory for new ones.
+    pub is_full: bool,
     /// What the home fails by, while requests wait for it, or what was found damaged in it of late.
     pub trouble: Option<String>,
     /// Whether this server's process keeps the register of members.
@@ -52,6 +54,11 @@ impl Status {
                 self.blocks as u64,
             ),
             ("block_bytes", "Their bytes.", self.bytes),
+            (
+                "memory_full",
+                "1 while this server has no memory for new blocks.",
+                self.is_full.into(),
+            ),
             (
                 "home_fails",
                 "1 while requests wait for the home, and for a while after a block in it was found damaged.",

@@ -1,7 +1,7 @@
 //! The blocks of a server: in memory, and in the pool's home if it has one.
 //!
 //! With a home, memory is a cache of it: a block is in the home before it is in memory, and goes from memory when there are
-//! too many, those first that were used longest ago. Without a home nothing goes from memory.
+//! too many, those first that were used longest ago. Without a home nothing goes from memory: it may be full, and still takes what comes.
 //!
 //! A call that the home fails has done nothing, and is made again later.
 
@@ -16,6 +16,9 @@ use crate::home::Home;
 use crate::ids::{SIZE_BLOCK, Version};
 use crate::message::{Block, Part, Place};
 use crate::mistakes::{Mistake, is_any_made, is_made};
+
+/// Beside its bytes each block takes about so much: its place in the tree, and what the allocator adds. None in tests, which count bytes.
+const BESIDE: u64 = if cfg!(test) { 0 } else { 256 };
 
 #[derive(Clone, Debug)]
 struct Held {
@@ -32,7 +35,7 @@ pub(super) struct Blocks {
     order: BTreeMap<u64, Place>,
     uses: u64,
     bytes: u64,
-    /// So many bytes stay in memory.
+    /// With a home so many bytes stay in memory. Without one it is full when it has so many.
     limit: u64,
     /// How often a block came that was older than what was in memory.
     passed_over: u64,
@@ -59,6 +62,24 @@ impl fmt::Debug for Clock {
 }
 
 impl Blocks {
+    /// Memory of `limit` bytes, and no home.
+    pub fn within(limit: u64) -> Blocks {
+        Blocks {
+            limit,
+            ..Blocks::default()
+        }
+    }
+
+    /// Without a home: see [`Blocks::within`].
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// Whether there is no room for new blocks. With a home there always is.
+    pub fn is_full(&self) -> bool {
+        self.home.is_none() && self.bytes + self.all.len() as u64 * BESIDE >= self.limit
+    }
+
     /// Memory of `limit` bytes over a home.
     pub fn over(home: Arc<dyn Home>, limit: u64) -> Blocks {
         Blocks {

@@ -136,7 +136,10 @@ impl Server {
         }
         self.blocks.until = self.valid_until;
         match self.serve(now, &mut asked, goes_on) {
-            Ok(Some(answer)) => out.push((Node::Client(client), answer)),
+            Ok(Some(answer)) => {
+                self.tell_room_after(&asked.message, out);
+                out.push((Node::Client(client), answer));
+            }
             Ok(None) => self.unfinished.push(asked),
             Err(why) => {
                 self.trouble = Some(why.to_string());

@@ -644,3 +644,73 @@ fn who_is_given_up_before_it_has_handed_on_is_not_let_go() {
         assert_eq!(server.dropped().is_some(), !is_ready);
     }
 }
+
+/// What a server says of its memory when it has done this.
+fn said_of_room(server: &mut Server, message: Message) -> Vec<bool> {
+    let out = &mut Outbox::new();
+    server.handle(1, Node::Client(CLIENT), message, out);
+    let said = out.iter().filter_map(|(_, message)| match message {
+        Message::Full { is_full } => Some(*is_full),
+        _ => None,
+    });
+    said.collect()
+}
+
+#[test]
+fn clients_are_told_when_memory_is_full_and_when_it_is_no_more() {
+    let mut server = server::<Fails>(None);
+    server.set_room(100);
+    let key = server.key();
+    let write = |number, file, length| Message::Write {
+        key,
+        number,
+        blocks: vec![Block {
+            place: (File(file), 0),
+            ..block(number, &vec![1; length])
+        }],
+    };
+    let discard = |number, file| Message::Discard {
+        key,
+        number,
+        file: File(file),
+        from: 0,
+        whole: true,
+    };
+    assert!(said_of_room(&mut server, write(1, 1, 60)).is_empty());
+    assert_eq!(said_of_room(&mut server, write(2, 2, 60)), [true]);
+    // What comes is taken nevertheless, and nobody is told twice.
+    assert!(said_of_room(&mut server, write(3, 3, 60)).is_empty());
+    assert_eq!(server.blocks(), (3, 180));
+    let enter = Message::Enter {
+        epoch: EPOCH,
+        claims: Vec::new(),
+    };
+    assert_eq!(said_of_room(&mut server, enter), [true]);
+    assert!(said_of_room(&mut server, discard(4, 1)).is_empty());
+    let out = &mut Outbox::new();
+    server.connected(Node::Client(CLIENT), out);
+    let full = (Node::Client(CLIENT), Message::Full { is_full: true });
+    assert!(out.contains(&full), "{out:?}");
+    assert_eq!(said_of_room(&mut server, discard(5, 2)), [false]);
+    // A smaller block in the place of a large one makes room as well: that is told at the next tick.
+    assert_eq!(said_of_room(&mut server, write(6, 4, 60)), [true]);
+    assert!(said_of_room(&mut server, write(7, 4, 10)).is_empty());
+    let out = &mut Outbox::new();
+    server.tick(2, out);
+    let not_full = (Node::Client(CLIENT), Message::Full { is_full: false });
+    assert!(out.contains(&not_full), "{out:?}");
+}
+
+#[test]
+fn with_a_home_memory_is_never_full() {
+    let mut server = server_over(Some((Arc::new(Fails::default()), 10)));
+    let key = server.key();
+    let blocks = vec![block(1, &[1; 100])];
+    let write = Message::Write {
+        key,
+        number: 1,
+        blocks,
+    };
+    assert!(said_of_room(&mut server, write).is_empty());
+    assert!(!server.is_full());
+}

@@ -3,6 +3,7 @@
 mod ageing;
 mod befalling;
 mod cutting;
+mod filling;
 mod growing;
 
 use std::collections::BTreeMap;
@@ -54,10 +55,12 @@ pub(super) enum Scene {
     Power,
     /// The same, but no client dies, and programs do everything. What they see nobody looks at.
     PowerAll,
+    /// As Breaks, and servers have memory for a few blocks.
+    Full,
 }
 
 /// Those that a seed picks from. Their number is odd, so that each has pools of one copy and of two: `seed % 2` says which.
-const SCENES: [Scene; 13] = [
+const SCENES: [Scene; 15] = [
     Scene::Quiet,
     Scene::Breaks,
     Scene::Servers,
@@ -71,6 +74,9 @@ const SCENES: [Scene; 13] = [
     Scene::CutsHome,
     Scene::Power,
     Scene::PowerAll,
+    Scene::Full,
+    // Once more: it has the most.
+    Scene::All,
 ];
 
 impl Scene {
@@ -139,7 +145,7 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
     if scene.grows() {
         return growing::growing(random, file, value);
     }
-    if scene.cuts() {
+    if scene.cuts() || scene == Scene::Full {
         return cutting::cutting(random, &files, value);
     }
     match random.below(100) {
@@ -278,6 +284,9 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
         world.by_etcd(servers);
     }
     world.checker.is_blind = scene == Scene::PowerAll;
+    if scene == Scene::Full {
+        filling::make_small(&mut world);
+    }
     if scene == Scene::Quiet {
         world.delay_max = 1 + seed % 40;
     }
@@ -288,6 +297,9 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
         replace_servers(&mut world, scene);
         go_on(&mut world, scene, step);
         seen(&world)?;
+        if scene == Scene::Full {
+            filling::stays_small(&world)?;
+        }
     }
     come_to_rest(&mut world, scene, file)?;
     Ok(world)
@@ -396,6 +408,7 @@ pub(super) fn come_to_rest(world: &mut World, scene: Scene, file: File) -> Resul
     }
     let of_names = ["NoSuchName", "Changed", "NotEmpty", "Gone"];
     let allowed = |failure: &str| match failure {
+        "NoRoom" => scene == Scene::Full,
         "Lost" => scene == Scene::Losses || scene.cuts_power(),
         failure => of_names.contains(&failure) || scene.kills_clients() || scene.cuts_power(),
     };
