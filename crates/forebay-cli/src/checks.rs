@@ -9,6 +9,7 @@ pub mod limits;
 pub mod memory;
 pub mod mounting;
 pub mod persistent;
+pub mod pools;
 pub mod sessions;
 pub mod storage;
 

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::random::mix2;
 pub use etcd::Etcd;
 pub use modes::{Counting, Counts, PathPolicy};
-pub use places::DIRECTORY;
+pub use places::{DIRECTORY, directories, named};
 pub use pool::Pool;
 pub use security::Tls;
 pub use serving::Serving;

@@ -85,7 +85,7 @@ fn address_space(arena_bytes: u64) -> Check {
 }
 
 fn locked_memory() -> Check {
-    const WHY: &str = "kernels before 5.12 count the rings of io_uring against it";
+    const WHY: &str = "kernels before 5.12 count the rings of io_uring against it; pools lock no memory, since their bytes go by TCP";
     let Rlimit { current, .. } = getrlimit(Resource::Memlock);
     let check = Check::ok("limit_memlock", WHY, shown(current, bytes));
     if is_below(current, 64 << 10) {

@@ -41,6 +41,7 @@ pub fn run(arguments: Doctor, output: &mut Output) -> Result<u8, Failure> {
             .map(|dir| checks::storage::directory(dir)),
     );
     found.extend(checks::sessions::all(&config));
+    found.extend(checks::pools::all());
     let number = |status| found.iter().filter(|check| check.status == status).count();
     let report = Report {
         schema: SCHEMA,

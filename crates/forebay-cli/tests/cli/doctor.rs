@@ -1,5 +1,7 @@
 //! `forebay doctor`, as whoever runs the tests and as an ordinary user.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +10,7 @@ use serde_json::Value;
 
 use crate::place::{Place, Run};
 
-const CHECKS: [&str; 21] = [
+const CHECKS: [&str; 22] = [
     "configuration",
     "kernel",
     "io_uring",
@@ -30,6 +32,7 @@ const CHECKS: [&str; 21] = [
     "remove_ipc",
     "directory",
     "sessions",
+    "pool",
 ];
 
 /// An ordinary user, with a copy of the program where that user can reach it.
@@ -238,4 +241,83 @@ fn an_ordinary_user_is_told_what_is_missing() {
             .is_some_and(|text| text.contains(arenas.to_str().unwrap())),
         "{json}"
     );
+}
+
+/// Answers one question as etcd does that has this version.
+fn answer_as_etcd(listener: &TcpListener) {
+    let (mut stream, _) = listener.accept().expect("somebody asks");
+    let mut said = Vec::new();
+    // With its body, or the answer would be lost with what nobody has read.
+    while !said.ends_with(b"{}") {
+        let mut more = [0; 1024];
+        let length = stream.read(&mut more).expect("read");
+        assert!(length > 0, "the question ends early");
+        said.extend(&more[..length]);
+    }
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.starts_with("POST /v3/maintenance/status "), "{said}");
+    let answer = b"HTTP/1.0 200 OK\r\n\r\n{\"version\":\"3.5.77\"}";
+    stream.write_all(answer).expect("written");
+}
+
+#[test]
+fn pools_are_looked_at_where_names_lead_to_them() {
+    let place = Place::new("doctor-pools");
+    let pools = place.file("pools");
+    std::fs::create_dir(&pools).expect("a directory");
+    let listen = || TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = |listener: &TcpListener| listener.local_addr().expect("an address");
+    let (server, etcd, gone) = (listen(), listen(), listen());
+    let (one, two, asked) = (address(&server), address(&gone), address(&etcd));
+    // Nobody is there any more.
+    drop(gone);
+    let text = |rest: &str| format!("servers = [\"{one}\", \"{two}\"]\n{rest}");
+    let of_etcd =
+        |endpoint| format!("[etcd]\nendpoints = [\"http://{endpoint}\"]\nprefix = \"/work\"\n");
+    let write = |name: &str, text: String| {
+        std::fs::write(pools.join(name), text).expect("a file");
+    };
+    write("work.toml", text(&of_etcd(asked)));
+    write(
+        "away.toml",
+        text(&format!("memory_mib = 1000000000\n{}", of_etcd(two))),
+    );
+    write("broken.toml", text("copies = 3\n"));
+    write("notes.txt", "nothing".to_owned());
+    let answers = std::thread::spawn(move || answer_as_etcd(&etcd));
+    let mut command = place.forebay(&["doctor", "--json"]);
+    command.env("FOREBAY_POOLS", &pools);
+    let run = Run::of(command.output().expect("it runs"));
+    answers.join().expect("it is asked");
+    drop(server);
+    let report = run.json();
+    let of = |check: &str, pool: &str| {
+        let all = report["checks"].as_array().expect("checks");
+        let mut all = all.iter();
+        let found = all.find(|found| found["check"] == check && found["subject"] == pool);
+        let found = found.unwrap_or_else(|| panic!("no {check} of {pool}: {run:?}"));
+        let words = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+        (words("status"), words("found"), words("remedy"))
+    };
+    assert_eq!(of("pool", "work").0, "ok");
+    let (status, found, _) = of("pool_servers", "work");
+    assert_eq!(status, "warn");
+    assert!(
+        found.contains(&format!("1 of 2 take connections; {two}: ")),
+        "{found}"
+    );
+    let (status, found, _) = of("pool_etcd", "work");
+    assert_eq!(status, "ok", "{found}");
+    assert!(
+        found.contains("1 of 1 answer") && found.contains("3.5.77"),
+        "{found}"
+    );
+    assert_eq!(of("pool", "away").0, "warn");
+    assert!(of("pool", "away").2.contains("memory_mib"));
+    let (status, found, _) = of("pool_etcd", "away");
+    assert_eq!(status, "warn");
+    assert!(found.contains("0 of 1 answer"), "{found}");
+    let (status, found, _) = of("pool", "broken");
+    assert_eq!(status, "fail");
+    assert!(found.contains("copies: from 1 to"), "{found}");
 }

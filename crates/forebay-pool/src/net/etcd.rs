@@ -57,6 +57,22 @@ impl Etcd {
         Ok(())
     }
 
+    /// Asks each endpoint, for so long at most, which version it has.
+    pub fn versions(&self, patience: Duration) -> Vec<(&str, io::Result<String>)> {
+        let version = |endpoint: &String| {
+            let one = Etcd {
+                endpoints: vec![endpoint.clone()],
+                ..self.clone()
+            };
+            let mut asker = Asker::new(&one, patience).map_err(io::Error::other)?;
+            let answer = asker.call("maintenance/status", &json!({}))?;
+            let version = answer["version"].as_str().map(str::to_owned);
+            version.ok_or_else(|| no_sense(&answer))
+        };
+        let endpoints = self.endpoints.iter();
+        { endpoints.map(|endpoint| (endpoint.as_str(), version(endpoint))) }.collect()
+    }
+
     /// What members of one pool have alike.
     pub(super) fn alike(&self) -> Etcd {
         Etcd {

@@ -3,6 +3,7 @@
 //! `NAME` is `NAME.toml` in the directory that `FOREBAY_POOLS` names. Where that is not set it is in `$XDG_CONFIG_HOME/forebay/pools`
 //! (`~/.config/forebay/pools`), or else in `/etc/forebay/pools`. A name with a `/` in it is a path.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 
@@ -31,12 +32,36 @@ impl Config {
     }
 }
 
+/// All configurations that have a name: what a name leads to, by name.
+pub fn named() -> BTreeMap<String, PathBuf> {
+    let mut all = BTreeMap::new();
+    let listed = directories()
+        .into_iter()
+        .filter_map(|at| at.read_dir().ok());
+    for entry in listed.flatten().flatten() {
+        let path = entry.path();
+        let is_one = path.extension().is_some_and(|end| end == "toml");
+        if let Some(name) = { path.file_stem() }.filter(|_| is_one) {
+            let name = name.to_string_lossy().into_owned();
+            all.entry(name).or_insert(path);
+        }
+    }
+    all
+}
+
 fn candidates(name: &str) -> Vec<PathBuf> {
     if name.contains('/') {
         return vec![PathBuf::from(name)];
     }
+    { directories().into_iter() }
+        .map(|directory| directory.join(format!("{name}.toml")))
+        .collect()
+}
+
+/// Where they are looked for, in this order.
+pub fn directories() -> Vec<PathBuf> {
     let directory = |name: &str| { env::var_os(name) }.filter(|value| !value.is_empty());
-    let directories = match directory(DIRECTORY) {
+    match directory(DIRECTORY) {
         Some(only) => vec![PathBuf::from(only)],
         None => {
             let home = directory("HOME").map(|home| PathBuf::from(home).join(".config"));
@@ -46,8 +71,5 @@ fn candidates(name: &str) -> Vec<PathBuf> {
                 .chain([PathBuf::from("/etc/forebay/pools")])
                 .collect()
         }
-    };
-    { directories.into_iter() }
-        .map(|directory| directory.join(format!("{name}.toml")))
-        .collect()
+    }
 }
