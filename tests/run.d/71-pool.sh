@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A pool whose hosts are network namespaces, with certificates of an authority of its own: two hosts serve, two mount, and a third has no certificate.
+# A pool whose hosts are network namespaces, with certificates of an authority of its own: two hosts serve, three mount, and one has no certificate.
 # Root, and a kernel that has namespaces and pairs of virtual links; elsewhere it is skipped.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -24,7 +24,7 @@ forebay=$(realpath "$bin")/forebay
 unset FOREBAY_TEST_BIN
 scratch=$(mktemp -d -p "$target") || exit 1
 export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch/state HOME=$scratch
-hosts=(1 2 3) net=forebay-$$
+hosts=(1 2 3 4) net=forebay-$$
 started=()
 clean() {
     for host in "${hosts[@]}"; do "$forebay" umount --lazy "$scratch/$host/mount" 2>/dev/null; done
@@ -79,7 +79,7 @@ for host in 1 2; do
     nsenter --net="/run/netns/$net-$host" "$forebay" serve "$scratch/$host/pool.toml" --server "$host" 2>/dev/null &
     started+=($!)
 done
-for host in 1 2; do
+for host in 1 2 4; do
     expect "host $host mounts the pool" on "$host" "$forebay" mount --daemon "pool:$scratch/$host/pool.toml" "$scratch/$host/mount"
 done
 one=$scratch/1/mount two=$scratch/2/mount
@@ -96,6 +96,26 @@ stranger() {
 }
 expect 'a host that the authority does not know is not let in' stranger
 expect 'and the others go on' cmp "$one/log" "$two/log"
+# Host 4 does not reach the second server for a while, and reaches the first one: whoever wants nothing of what host 4 has goes on.
+four=$scratch/4/mount
+dd if=/dev/urandom of="$scratch/bytes" bs=64K count=32 status=none
+# All names are there before: a change of names has to be told to each host that knows them.
+partly_cut() {
+    : >"$four/from-4" && for i in {1..20}; do : >"$one/meanwhile-$i" || return 1; done
+    ip -n "$net-4" route add blackhole 10.77.0.2/32 || return 1
+    { cat "$scratch/bytes" >"$four/from-4" && sync "$four/from-4"; } &
+    local writer=$! status=0
+    for i in {1..20}; do
+        timeout 20 cp "$scratch/bytes" "$one/meanwhile-$i" && timeout 20 cmp "$scratch/bytes" "$two/meanwhile-$i" || status=1
+    done
+    sleep 1
+    # With two copies each block is at both servers, so nothing of this host's is written.
+    kill -0 "$writer" || status=1
+    ip -n "$net-4" route del blackhole 10.77.0.2/32
+    wait "$writer" && cmp "$scratch/bytes" "$one/from-4" && cmp "$scratch/bytes" "$four/meanwhile-20" || status=1
+    return "$status"
+}
+expect 'a host that does not reach one server for a while holds up nobody, and goes on when it does' partly_cut
 cut_off() {
     ip -n "$net-1" link set eth0 down && sleep 12 && ip -n "$net-1" link set eth0 up
 }
