@@ -83,7 +83,7 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
 
 /// Half of what this process may have of the machine's memory, in MiB. What clients owe a full server comes on top, and the exchange with others.
 fn half_of_memory() -> u64 {
-    (cgroup::available().total_bytes / 2 >> 20).max(1)
+    (cgroup::available().total_bytes / (2 << 20)).max(1)
 }
 
 /// Says what has changed, for whoever reads the log.
