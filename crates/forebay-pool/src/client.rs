@@ -79,7 +79,7 @@ pub struct Client {
     left: (usize, u64),
     told: Option<u64>,
     keys: BTreeMap<Server, Key>,
-    /// Servers of this epoch whose memory is full.
+    /// Servers that have said last that their memory is full. Each says it at each connection, and whenever this client has entered.
     full: BTreeSet<Server>,
     /// The last stamp of each server in this epoch.
     seen: BTreeMap<Server, u64>,
@@ -256,8 +256,6 @@ impl Client {
         match peer {
             Node::Register => self.told = None,
             Node::Server(server) if self.view.servers.contains(&server) => {
-                // It says so if it is full still.
-                self.full.remove(&server);
                 if self.keys.contains_key(&server) {
                     self.send_all(server, out);
                 } else {
@@ -386,7 +384,8 @@ impl Client {
         }
         self.epochs += 1;
         self.keys.clear();
-        self.full.clear();
+        let servers = &self.view.servers;
+        self.full.retain(|server| servers.contains(server));
         self.seen.clear();
         for state in self.files.values_mut() {
             state.new_epoch();

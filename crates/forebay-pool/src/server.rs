@@ -244,7 +244,7 @@ impl Server {
                         },
                     )
                 }));
-                self.tell_if_full(client, out);
+                self.tell_room_to(client, out);
             }
             Node::Server(server) => self.met(server, out),
             Node::Register => self.told = None,
@@ -367,7 +367,7 @@ impl Server {
             key: self.key(),
         };
         out.push((Node::Client(client), entered));
-        self.tell_if_full(client, out);
+        self.tell_room_to(client, out);
         if self.is_complete() {
             for (client, message) in std::mem::take(&mut self.waiting) {
                 self.of_client(now, client, message, out);

@@ -11,9 +11,9 @@ use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
 
 impl Client {
-    /// A server says whether it is full. What one says that has not let this client in was said in an epoch before.
+    /// A server says whether it is full. That holds until it says something else, also while nothing connects them.
     pub(super) fn hear_of_room(&mut self, server: Server, is_full: bool) {
-        if is_full && self.keys.contains_key(&server) {
+        if is_full && self.view.servers.contains(&server) {
             self.full.insert(server);
         } else {
             self.full.remove(&server);

@@ -75,9 +75,12 @@ impl Blocks {
         self.limit = limit;
     }
 
-    /// Whether there is no room for new blocks. With a home there always is.
-    pub fn is_full(&self) -> bool {
-        self.home.is_none() && self.bytes + self.all.len() as u64 * BESIDE >= self.limit
+    /// Whether there is no room for new blocks. With a home there always is. Memory that was full has room when 1/64 of it is free: at its limit it would
+    /// be full and not full with each block.
+    pub fn is_full(&self, was_full: bool) -> bool {
+        let free = if was_full { self.limit / 64 } else { 0 };
+        let used = self.bytes + self.all.len() as u64 * BESIDE;
+        self.home.is_none() && used >= self.limit - free
     }
 
     /// Memory of `limit` bytes over a home.

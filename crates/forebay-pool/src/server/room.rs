@@ -20,7 +20,7 @@ impl Server {
 
     /// Whether clients are to make no new blocks here.
     pub fn is_full(&self) -> bool {
-        self.blocks.is_full()
+        self.blocks.is_full(self.told_full)
     }
 
     /// Tells clients if that has changed.
@@ -41,10 +41,9 @@ impl Server {
         }
     }
 
-    /// A client has entered, or has a new connection. It believes that there is room.
-    pub(super) fn tell_if_full(&self, client: Client, out: &mut Outbox) {
-        if self.told_full && self.entered.contains(&client) {
-            out.push((Node::Client(client), Message::Full { is_full: true }));
-        }
+    /// A client has entered, or has a new connection. It believes what it was told last, and may have missed a change.
+    pub(super) fn tell_room_to(&self, client: Client, out: &mut Outbox) {
+        let is_full = self.told_full;
+        out.push((Node::Client(client), Message::Full { is_full }));
     }
 }

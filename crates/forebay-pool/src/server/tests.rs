@@ -685,20 +685,44 @@ fn clients_are_told_when_memory_is_full_and_when_it_is_no_more() {
         epoch: EPOCH,
         claims: Vec::new(),
     };
-    assert_eq!(said_of_room(&mut server, enter), [true]);
+    assert_eq!(said_of_room(&mut server, enter.clone()), [true]);
     assert!(said_of_room(&mut server, discard(4, 1)).is_empty());
     let out = &mut Outbox::new();
     server.connected(Node::Client(CLIENT), out);
-    let full = (Node::Client(CLIENT), Message::Full { is_full: true });
-    assert!(out.contains(&full), "{out:?}");
+    let said = |is_full| (Node::Client(CLIENT), Message::Full { is_full });
+    assert!(out.contains(&said(true)), "{out:?}");
     assert_eq!(said_of_room(&mut server, discard(5, 2)), [false]);
+    // Whoever comes again believes what he was told last, and is told this too.
+    out.clear();
+    server.connected(Node::Client(CLIENT), out);
+    assert!(out.contains(&said(false)), "{out:?}");
+    assert_eq!(said_of_room(&mut server, enter.clone()), [false]);
     // A smaller block in the place of a large one makes room as well: that is told at the next tick.
     assert_eq!(said_of_room(&mut server, write(6, 4, 60)), [true]);
     assert!(said_of_room(&mut server, write(7, 4, 10)).is_empty());
-    let out = &mut Outbox::new();
+    out.clear();
     server.tick(2, out);
-    let not_full = (Node::Client(CLIENT), Message::Full { is_full: false });
-    assert!(out.contains(&not_full), "{out:?}");
+    assert!(out.contains(&said(false)), "{out:?}");
+}
+
+#[test]
+fn memory_that_was_full_has_room_when_a_64th_of_it_is_free() {
+    let mut server = server::<Fails>(None);
+    server.set_room(128);
+    let key = server.key();
+    let write = |number, length| Message::Write {
+        key,
+        number,
+        blocks: vec![block(number, &vec![1; length])],
+    };
+    let mut full_after = |number, length| {
+        said_of_room(&mut server, write(number, length));
+        server.tick(number, &mut Outbox::new());
+        server.is_full()
+    };
+    let said = [(1, 127), (2, 128), (3, 127), (4, 126), (5, 125), (6, 127)];
+    let said = said.map(|(number, length)| full_after(number, length));
+    assert_eq!(said, [false, true, true, true, false, false]);
 }
 
 #[test]

@@ -73,24 +73,28 @@ fn a_full_pool_takes_what_makes_no_new_block() {
 }
 
 #[test]
-fn who_meets_a_server_again_is_told_anew_whether_it_is_full() {
+fn a_full_server_is_full_until_it_says_otherwise() {
     let append = || Operation::Append {
         file: FILE,
         bytes: vec![3; UNIT as usize].into(),
     };
+    let no_room = Err(Failure::NoRoom);
     let mut desk = told();
+    // A connection that comes and goes makes no room.
     let mut out = Outbox::new();
     desk.client.connected(SERVER, &mut out);
     desk.sent
         .extend(out.into_iter().map(|(_, message)| message));
+    assert_eq!(result(&mut desk, append()), no_room);
+    desk.tell(SERVER, Message::Full { is_full: false });
     assert_eq!(result(&mut desk, append()), Ok(Answer::At(3 * UNIT)));
     desk.tell(SERVER, Message::Full { is_full: true });
-    assert_eq!(result(&mut desk, append()), Err(Failure::NoRoom));
-    // What comes between an epoch and the server's word in it was said before.
-    desk.tell(Node::Register, next_epoch());
-    desk.tell(SERVER, Message::Full { is_full: true });
+    // Nor does an epoch, if the server is in it still.
     let (epoch, key) = (Epoch(2), Key(2));
+    desk.tell(Node::Register, next_epoch());
     desk.tell(SERVER, Message::Entered { epoch, key });
+    assert_eq!(result(&mut desk, append()), no_room);
+    desk.tell(SERVER, Message::Full { is_full: false });
     assert_eq!(result(&mut desk, append()), Ok(Answer::At(4 * UNIT)));
 }
 
