@@ -175,7 +175,8 @@ pub struct Daemon {
 /// nobody proves who he is, and only loopback addresses are taken. Blocks outlive their servers if the file names a home, a directory that all
 /// servers see.
 ///
-/// Without a home a server takes blocks up to half of the memory that it finds, of the machine or its cgroup, or up to what memory_mib says.
+/// Without a home a server takes blocks up to what memory_mib says, or by default up to half of the memory that it finds, of the machine or its cgroup.
+/// It takes less where a server that goes hands blocks on to the others (a quarter with two servers and one copy), and where servers share a host.
 /// Then it is full: new blocks are refused with ENOSPC, and what is there can be read, written over and removed.
 ///
 /// Exit codes: 0 it has handed everything on, 1 the pool refused it or gave it up, 2 usage.

@@ -27,10 +27,7 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
         return Err(Failure::Usage(why));
     }
     if config.home.is_none() {
-        let own = *config.memory_mib.get_or_insert_with(half_of_memory);
-        output::note(format_args!(
-            "it takes {own} MiB of blocks (memory_mib); when they are there clients make no new ones (ENOSPC)"
-        ));
+        bound(&mut config, number);
     }
     limits::raise();
     let mut signals = signals::ending()?;
@@ -81,9 +78,38 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
-/// Half of what this process may have of the machine's memory, in MiB. What clients owe a full server comes on top, and the exchange with others.
-fn half_of_memory() -> u64 {
-    (cgroup::available().total_bytes / (2 << 20)).max(1)
+/// Sets the limit of blocks, if the configuration says none, and tells it.
+fn bound(config: &mut Config, number: usize) {
+    if config.memory_mib.is_none() {
+        config.memory_mib = share_of_memory(cgroup::available().total_bytes, config, number);
+    }
+    match config.memory_mib {
+        Some(own) => output::note(format_args!(
+            "it takes {own} MiB of blocks (memory_mib); when they are there clients make no new ones (ENOSPC)"
+        )),
+        None => output::note(
+            "how much memory there is cannot be read, so it takes blocks without limit; set memory_mib",
+        ),
+    }
+}
+
+/// How many MiB of blocks a server takes of the memory that its process may have; `None` if that is not known (0).
+///
+/// When a server goes the others take what it had alone: of `n` full servers each of the rest then has `n / (n - 1)` of its limit, and that is half of the
+/// memory. With a copy at each server nothing is handed on. The other half is for what clients owe, and for all else. The servers at one address share it.
+fn share_of_memory(total_bytes: u64, config: &Config, number: usize) -> Option<u64> {
+    let all = &config.servers;
+    let own = all[number - 1].ip();
+    let here = all.iter().filter(|server| server.ip() == own).count() as u64;
+    let count = all.len() as u64;
+    let is_handed_on = config.copies < all.len();
+    let (part, of) = if is_handed_on {
+        (count - 1, count)
+    } else {
+        (1, 1)
+    };
+    let mib = u128::from(total_bytes >> 20) * u128::from(part) / u128::from(2 * of * here);
+    (total_bytes > 0).then(|| (mib as u64).clamp(1, 1 << 30))
 }
 
 /// Says what has changed, for whoever reads the log.
@@ -126,4 +152,42 @@ fn tell(before: &mut Status, now: Status) {
         _ => {}
     }
     *before = now;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(hosts: &[u8], copies: usize, total_bytes: u64) -> Option<u64> {
+        let server = |(port, host): (usize, &u8)| format!("127.0.0.{host}:{}", 7000 + port);
+        let servers: Vec<String> = hosts.iter().enumerate().map(server).collect();
+        let text = format!("servers = {servers:?}\ncopies = {copies}");
+        let config = Config::parse(&text).expect("it makes sense");
+        share_of_memory(total_bytes, &config, 1)
+    }
+
+    #[test]
+    fn what_one_server_hands_on_fits_into_half_of_the_others_memory() {
+        let total = 24_000 << 20;
+        for (hosts, copies, mib) in [
+            (&[1][..], 1, 12_000),
+            (&[1, 2], 2, 12_000),
+            (&[1, 2], 1, 6_000),
+            (&[1, 2, 3], 1, 8_000),
+            (&[1, 2, 3], 2, 8_000),
+            (&[1, 2, 3, 4], 2, 9_000),
+            (&[1, 1], 2, 6_000),
+            (&[1, 1], 1, 3_000),
+            (&[1, 1, 2, 2], 2, 4_500),
+        ] {
+            assert_eq!(share(hosts, copies, total), Some(mib), "{hosts:?} {copies}");
+        }
+    }
+
+    #[test]
+    fn memory_that_nobody_knows_is_no_limit() {
+        assert_eq!(share(&[1, 2], 1, 0), None);
+        assert_eq!(share(&[1, 2], 1, 1), Some(1));
+        assert_eq!(share(&[1], 1, u64::MAX), Some(1 << 30));
+    }
 }
