@@ -3,8 +3,9 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay::memory::cgroup;
 use forebay_pool::net::{Config, Etcd, directories, named};
@@ -12,8 +13,11 @@ use forebay_pool::net::{Config, Etcd, directories, named};
 use super::Check;
 use crate::output::{self, bytes};
 
-/// Who has not answered by then does not answer.
+/// Whoever has not taken a connection by then, or says nothing for so long, does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The same of an answer as a whole, looking up its host's name and all.
+const WHOLE: Duration = Duration::from_secs(3);
 
 const WHY: &str = "`pool:NAME` leads to it, for `forebay mount`, programs and servers";
 
@@ -59,7 +63,8 @@ fn shape(name: &str, config: &Config) -> Check {
     let check = Check::ok("pool", WHY, found).of(name);
     let total = cgroup::available().total_bytes;
     match config.memory_mib.map(|mib| mib << 20) {
-        Some(own) if own > total => check.warn(format!(
+        // 0: nothing could be read.
+        Some(own) if own > total && total > 0 => check.warn(format!(
             "a server here would be killed before it has memory_mib, {}: this machine gives a process {}",
             bytes(own),
             bytes(total)
@@ -68,20 +73,46 @@ fn shape(name: &str, config: &Config) -> Check {
     }
 }
 
+/// Asks all at once, each on a thread of its own. Whoever has not answered when [`WHOLE`] is over is left alone.
+fn answers<Q, A>(all: Vec<(String, Q)>, ask: fn(Q) -> io::Result<A>) -> Vec<Result<A, String>>
+where
+    Q: Send + 'static,
+    A: Send + 'static,
+{
+    let (told, tells) = mpsc::channel();
+    let begin = |(at, (name, asked)): (usize, (String, Q))| {
+        let told = told.clone();
+        let one = move || {
+            // Nobody listens any more if it is late.
+            let _ = told.send((at, ask(asked)));
+        };
+        // Until it has answered.
+        Err(match thread::Builder::new().spawn(one) {
+            Ok(_) => format!("{name}: it does not answer within {WHOLE:?}"),
+            Err(why) => format!("{name}: no thread to ask it: {why}"),
+        })
+    };
+    let mut found: Vec<_> = all.into_iter().enumerate().map(begin).collect();
+    drop(told);
+    let end = Instant::now() + WHOLE;
+    while let Ok((at, answer)) = tells.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        found[at] = answer.map_err(|why| why.to_string());
+    }
+    found
+}
+
 /// Whether there is somebody at each server's address.
 fn servers(name: &str, config: &Config) -> Check {
     const WHY: &str =
         "a client needs all servers that are in the pool, and a pool begins when all of them serve";
-    let dial = |address: SocketAddr| move || TcpStream::connect_timeout(&address, PATIENCE);
-    let dialled: Vec<_> = { config.servers.iter() }
-        .map(|address| (address, thread::spawn(dial(*address))))
-        .collect();
-    let failed = |result: thread::Result<io::Result<TcpStream>>| match result {
-        Ok(result) => result.err(),
-        Err(_) => Some(io::Error::other("it could not be dialled")),
+    let dial = |address: SocketAddr| {
+        let dialled = TcpStream::connect_timeout(&address, PATIENCE);
+        dialled.map_err(|why| io::Error::other(format!("{address}: {why}")))
     };
-    let away: Vec<String> = { dialled.into_iter() }
-        .filter_map(|(address, dialled)| Some(format!("{address}: {}", failed(dialled.join())?)))
+    let all = config.servers.iter();
+    let all = all.map(|address| (address.to_string(), *address)).collect();
+    let away: Vec<String> = { answers(all, dial).into_iter() }
+        .filter_map(Result::err)
         .collect();
     let count = config.servers.len();
     let found = format!("{} of {count} take connections", count - away.len());
@@ -97,15 +128,16 @@ fn servers(name: &str, config: &Config) -> Check {
 /// Whether etcd answers.
 fn of_etcd(name: &str, etcd: &Etcd) -> Check {
     const WHY: &str = "servers elect there who rules; without it no server comes in, and what runs stands still when the ruler's lease ends";
-    let all = etcd.versions(PATIENCE);
-    let count = all.len();
-    let (there, away): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, said)| said.is_ok());
-    let versions = there
-        .iter()
-        .map(|(endpoint, said)| format!("{endpoint} is {}", said.as_deref().unwrap_or_default()));
     // Errors name their endpoints.
-    let errors = { away.iter() }.filter_map(|(_, said)| Some(said.as_ref().err()?.to_string()));
-    let all: Vec<String> = versions.chain(errors).collect();
+    let all = etcd.endpoints.iter().cloned().zip(etcd.each()).collect();
+    let said = answers(all, |etcd| etcd.version(PATIENCE));
+    let count = said.len();
+    let (there, away): (Vec<_>, Vec<_>) = { etcd.endpoints.iter().zip(said) }
+        .map(|(endpoint, said)| said.map(|version| format!("{endpoint} is {version}")))
+        .partition(Result::is_ok);
+    let all: Vec<String> = { there.iter().chain(&away) }
+        .map(|said| said.clone().unwrap_or_else(|why| why))
+        .collect();
     let found = format!("{} of {count} answer; {}", there.len(), all.join("; "));
     let check = Check::ok("pool_etcd", WHY, found).of(name);
     match (there.len(), count) {

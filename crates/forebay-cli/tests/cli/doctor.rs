@@ -1,10 +1,11 @@
 //! `forebay doctor`, as whoever runs the tests and as an ordinary user.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -243,9 +244,26 @@ fn an_ordinary_user_is_told_what_is_missing() {
     );
 }
 
+/// Who connects within half a minute.
+fn accepted(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).expect("set");
+    let begun = Instant::now();
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(why) => assert!(begun.elapsed() < Duration::from_secs(30), "{why}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    stream.set_nonblocking(false).expect("set");
+    let patience = Some(Duration::from_secs(30));
+    stream.set_read_timeout(patience).expect("set");
+    stream
+}
+
 /// Answers one question as etcd does that has this version.
 fn answer_as_etcd(listener: &TcpListener) {
-    let (mut stream, _) = listener.accept().expect("somebody asks");
+    let mut stream = accepted(listener);
     let mut said = Vec::new();
     // With its body, or the answer would be lost with what nobody has read.
     while !said.ends_with(b"{}") {
@@ -285,9 +303,7 @@ fn pools_are_looked_at_where_names_lead_to_them() {
     write("broken.toml", text("copies = 3\n"));
     write("notes.txt", "nothing".to_owned());
     let answers = std::thread::spawn(move || answer_as_etcd(&etcd));
-    let mut command = place.forebay(&["doctor", "--json"]);
-    command.env("FOREBAY_POOLS", &pools);
-    let run = Run::of(command.output().expect("it runs"));
+    let run = place.run(&["doctor", "--json"]);
     answers.join().expect("it is asked");
     drop(server);
     let report = run.json();
@@ -320,4 +336,48 @@ fn pools_are_looked_at_where_names_lead_to_them() {
     let (status, found, _) = of("pool", "broken");
     assert_eq!(status, "fail");
     assert!(found.contains("copies: from 1 to"), "{found}");
+}
+
+#[test]
+fn doctor_ends_where_an_answer_does_not() {
+    let place = Place::new("doctor-slow");
+    let pools = place.file("pools");
+    std::fs::create_dir(&pools).expect("a directory");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let text = format!(
+        "servers = [\"{address}\"]\n[etcd]\nendpoints = [\"http://{address}\"]\nprefix = \"/work\"\n"
+    );
+    std::fs::write(pools.join("slow.toml"), text).expect("a file");
+    // Whoever opened it would wait for a writer.
+    let pipe = pools.join("pipe.toml");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    // A byte now and then, for longer than anybody should listen.
+    let drips = std::thread::spawn(move || {
+        let _server = accepted(&listener);
+        let mut etcd = accepted(&listener);
+        while etcd.write_all(b"H").is_ok() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    let mut command = place.in_place(Command::new("timeout"), &["-k", "1", "30"]);
+    command.arg(env!("CARGO_BIN_EXE_forebay"));
+    let run = Run::of(
+        command
+            .args(["doctor", "--json"])
+            .output()
+            .expect("it runs"),
+    );
+    drips.join().expect("it hears the end");
+    let checks = run.json()["checks"].clone();
+    let checks = checks.as_array().expect("checks");
+    let found = |check: &str| {
+        let found = checks.iter().find(|found| found["check"] == check);
+        found.unwrap_or_else(|| panic!("no {check}: {run:?}"))["found"].to_string()
+    };
+    assert!(found("pool_servers").contains("1 of 1"), "{run:?}");
+    let why = format!("http://{address}: it does not answer within 3s");
+    assert!(found("pool_etcd").contains(&why), "{run:?}");
+    assert!(checks.iter().all(|found| found["subject"] != "pipe"));
 }

@@ -65,6 +65,8 @@ impl Place {
             .env("HOME", self.files.path())
             .env("XDG_CONFIG_HOME", self.files.path().join("config"))
             .env("XDG_STATE_HOME", self.files.path().join("state"))
+            // Whatever pools this machine has.
+            .env("FOREBAY_POOLS", self.files.path().join("pools"))
             .env("FOREBAY_ARENA_DIR", self.arenas.path())
             .env("FOREBAY_SESSION", &self.session)
             .env("FOREBAY_MEMORY", "32MiB")

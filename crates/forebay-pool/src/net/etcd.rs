@@ -36,6 +36,13 @@ impl Etcd {
         if self.prefix.is_empty() || self.prefix.ends_with('/') {
             return Err("etcd.prefix: it names the pool, as in \"/forebay/work\"".to_string());
         }
+        if { self.endpoints.iter() }.any(|endpoint| endpoint.contains('@')) {
+            // What is before it may be a secret, and errors are logged.
+            return Err(
+                "etcd.endpoints: no user and no password before an @; [etcd.tls] has certificates"
+                    .to_string(),
+            );
+        }
         for endpoint in &self.endpoints {
             let wrong = |what: &str| Err(format!("etcd.endpoints: {endpoint}: {what}"));
             let Some((is_safe, host, _)) = parts(endpoint) else {
@@ -57,20 +64,23 @@ impl Etcd {
         Ok(())
     }
 
-    /// Asks each endpoint, for so long at most, which version it has.
-    pub fn versions(&self, patience: Duration) -> Vec<(&str, io::Result<String>)> {
-        let version = |endpoint: &String| {
-            let one = Etcd {
-                endpoints: vec![endpoint.clone()],
-                ..self.clone()
-            };
-            let mut asker = Asker::new(&one, patience).map_err(io::Error::other)?;
-            let answer = asker.call("maintenance/status", &json!({}))?;
-            let version = answer["version"].as_str().map(str::to_owned);
-            version.ok_or_else(|| no_sense(&answer))
-        };
-        let endpoints = self.endpoints.iter();
-        { endpoints.map(|endpoint| (endpoint.as_str(), version(endpoint))) }.collect()
+    /// The same with each endpoint alone.
+    pub fn each(&self) -> impl Iterator<Item = Etcd> {
+        self.endpoints.iter().map(|endpoint| Etcd {
+            endpoints: vec![endpoint.clone()],
+            ..self.clone()
+        })
+    }
+
+    /// Asks which version it has. A connection, a write and a read may take so long each, and a slow answer is many reads.
+    ///
+    /// # Errors
+    /// Which endpoint failed last, and why.
+    pub fn version(&self, patience: Duration) -> io::Result<String> {
+        let mut asker = Asker::new(self, patience).map_err(io::Error::other)?;
+        let answer = asker.call("maintenance/status", &json!({}))?;
+        let version = answer["version"].as_str().map(str::to_owned);
+        version.ok_or_else(|| no_sense(&answer))
     }
 
     /// What members of one pool have alike.
@@ -435,6 +445,14 @@ mod tests {
         ] {
             let why = with(bad, "/a", has_tls).unwrap_err();
             assert!(why.contains(bad), "{why}");
+        }
+        for secret in [
+            "http://root:hunter2@127.0.0.1:2379",
+            "ftp://hunter2@",
+            "http://a:hunter2@[::1]:2379",
+        ] {
+            let why = with(secret, "/a", false).unwrap_err();
+            assert!(why.contains('@') && !why.contains("hunter2"), "{why}");
         }
         assert!(with("http://127.0.0.1:2379", "", false).is_err());
         assert!(with("http://127.0.0.1:2379", "/a/", false).is_err());

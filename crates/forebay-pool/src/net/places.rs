@@ -32,7 +32,7 @@ impl Config {
     }
 }
 
-/// All configurations that have a name: what a name leads to, by name.
+/// All configurations that have a name: what a name leads to, by name. Regular files alone: whoever opens a pipe may wait for ever.
 pub fn named() -> BTreeMap<String, PathBuf> {
     let mut all = BTreeMap::new();
     let listed = directories()
@@ -40,7 +40,7 @@ pub fn named() -> BTreeMap<String, PathBuf> {
         .filter_map(|at| at.read_dir().ok());
     for entry in listed.flatten().flatten() {
         let path = entry.path();
-        let is_one = path.extension().is_some_and(|end| end == "toml");
+        let is_one = path.extension().is_some_and(|end| end == "toml") && path.is_file();
         if let Some(name) = { path.file_stem() }.filter(|_| is_one) {
             let name = name.to_string_lossy().into_owned();
             all.entry(name).or_insert(path);
