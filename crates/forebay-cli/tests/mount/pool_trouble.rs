@@ -24,7 +24,7 @@ fn is_full(error: &io::Error) -> bool {
 
 #[test]
 fn a_pool_whose_memory_is_full_says_so_and_goes_on_when_there_is_room() {
-    for (path, port) in [("local", 7601), ("remote", 7603)] {
+    for (path, port) in [("local", 7641), ("remote", 7643)] {
         let more = format!("memory_mib = 1\npath = \"{path}\"\nflush_interval_ms = 100");
         let name = format!("pool-full-{path}");
         let Some(mut hosts) = Hosts::begin_with(&name, port, &more, &[]) else {
@@ -77,7 +77,7 @@ fn a_pool_whose_memory_is_full_says_so_and_goes_on_when_there_is_room() {
 fn a_server_that_stands_still_holds_up_nobody_who_wants_nothing_of_it() {
     const FILES: usize = 60;
     let more = "path = \"remote\"\nterm_ms = 60000";
-    let Some(mut hosts) = Hosts::begin_of(3, "pool-still", 7605, more, &[]) else {
+    let Some(mut hosts) = Hosts::begin_of(3, "pool-still", 7645, more, &[]) else {
         return;
     };
     let [a, b] = hosts.points();

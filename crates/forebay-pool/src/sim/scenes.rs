@@ -288,7 +288,8 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
         filling::make_small(&mut world);
     }
     if scene == Scene::Quiet {
-        world.delay_max = 1 + seed % 40;
+        // Each seed of this scene another one. The sum leaves 37 to seed 24,036, which has found something.
+        world.delay_max = 1 + (seed / SCENES.len() as u64 + 34) % 40;
     }
     let cells = if scene.grows() { 0 } else { CELLS };
     let file = make_file_of(&mut world, cells).map_err(Fault::Stuck)?;
@@ -425,8 +426,9 @@ fn scene_of(seed: u64) -> Scene {
 /// The scene that the environment names.
 fn told_scene() -> Option<Scene> {
     let name = std::env::var("TEST_SCENE").ok()?;
-    let scene = { SCENES.into_iter() }.find(|scene| format!("{scene:?}") == name);
-    Some(scene.unwrap_or_else(|| panic!("TEST_SCENE={name} is none of {SCENES:?}")))
+    let mut all = SCENES.into_iter().chain([Scene::Losses, Scene::Troubles]);
+    let scene = all.find(|scene| format!("{scene:?}") == name);
+    Some(scene.unwrap_or_else(|| panic!("TEST_SCENE={name} is no scene")))
 }
 
 fn holds(seeds: impl Iterator<Item = u64>, steps: u64) {
@@ -503,7 +505,7 @@ fn pools_live_long() {
     holds_in(Scene::Home, 9959, 900);
     // Here a client was given up that waited for another one.
     holds_in(Scene::Quiet, 24_036, 700);
-    holds(1..27, 1000);
+    holds(1..31, 1000);
 }
 
 #[test]
