@@ -79,8 +79,8 @@ pub struct Server {
     gone: bool,
     false_claims: u64,
     told: Option<u64>,
-    /// Whether clients have been told that memory is full.
-    told_full: bool,
+    /// What clients were told last of whether memory is full, if it ever was.
+    told_full: Option<bool>,
 }
 
 impl Server {
@@ -110,7 +110,7 @@ impl Server {
             gone: false,
             false_claims: 0,
             told: None,
-            told_full: false,
+            told_full: None,
         }
     }
 

@@ -20,15 +20,16 @@ impl Server {
 
     /// Whether clients are to make no new blocks here.
     pub fn is_full(&self) -> bool {
-        self.blocks.is_full(self.told_full)
+        self.blocks.is_full(self.told_full == Some(true))
     }
 
     /// Tells clients if that has changed.
     pub(super) fn tell_room(&mut self, out: &mut Outbox) {
         let is_full = self.is_full();
-        if std::mem::replace(&mut self.told_full, is_full) == is_full {
+        if is_full == (self.told_full == Some(true)) {
             return;
         }
+        self.told_full = Some(is_full);
         let entered = self.entered.iter();
         out.extend(entered.map(|client| (Node::Client(*client), Message::Full { is_full })));
     }
@@ -36,14 +37,16 @@ impl Server {
     /// The same after a request: at once if it is full now, and if something was removed, so that whoever did it has room when he is answered. Else it is
     /// told once a tick.
     pub(super) fn tell_room_after(&mut self, request: &Message, out: &mut Outbox) {
-        if !self.told_full || matches!(request, Message::Discard { .. }) {
+        if self.told_full != Some(true) || matches!(request, Message::Discard { .. }) {
             self.tell_room(out);
         }
     }
 
     /// A client has entered, or has a new connection. It believes what it was told last, and may have missed a change.
     pub(super) fn tell_room_to(&self, client: Client, out: &mut Outbox) {
-        let is_full = self.told_full;
-        out.push((Node::Client(client), Message::Full { is_full }));
+        // Of memory that never was full nobody believes that it is.
+        if let Some(is_full) = self.told_full {
+            out.push((Node::Client(client), Message::Full { is_full }));
+        }
     }
 }
