@@ -7,10 +7,10 @@ use crate::sim::World;
 /// Some of the first file's blocks, and a few others.
 const ROOM: u64 = 400;
 
-/// What clients have written already when they hear that a server is full, or make before they hear it. They could have 1440 bytes and names: three
-/// clients, each with six dirty blocks of 32 bytes and three operations of twelve cells under way. Not all of that is new, or for one server: in three
-/// thousand pools there were 377.
-const BEYOND: u64 = 800;
+/// What clients have written already when they hear that a server is full, or make before they hear it, at most: three clients, each with six dirty
+/// blocks of 32 bytes and three operations of twelve cells under way, and names. Not all of that is new, or for one server: in three thousand pools there
+/// were 377.
+const BEYOND: u64 = 1440;
 
 /// Gives the servers little memory.
 pub(super) fn make_small(world: &mut World) {
