@@ -28,8 +28,14 @@ impl World {
     }
 
     fn by(route: Route, memory_align: u32) -> Self {
+        Self::on(route, memory_align, false)
+    }
+
+    /// `is_store`: a flush of the file can end in its sync. Simulated files with odd numbers can.
+    fn on(route: Route, memory_align: u32, is_store: bool) -> Self {
         let disk = SimDisk::new(SimOptions {
             memory_align,
+            first_inode: if is_store { 1 } else { 2 },
             ..SimOptions::default()
         });
         let device = disk.create();
@@ -118,14 +124,30 @@ fn without_a_free_frame_it_goes_by_way_of_other_memory() {
 }
 
 /// A device too slow for large requests to be sent to it for their own sake.
-#[test]
-fn who_syncs_after_each_large_write_waits_for_the_device_once() {
-    let world = World::by(Route::Auto, 512);
+fn slow(is_store: bool) -> World {
+    let world = World::on(Route::Auto, 512, is_store);
     let superblock = world.session.shared().arena.superblock();
     let device = world.device.caps().device;
     for _ in 0..100 {
         forebay::flush::busy::observe_write(superblock, device, 1 << 20, 1 << 26);
     }
+    world
+}
+
+/// There the sync is the flush's last request, which is made in any case.
+#[test]
+fn on_a_store_a_synced_write_goes_to_memory() {
+    let world = slow(true);
+    for seed in 1..4 {
+        world.write(16, seed);
+        world.file.sync_data().expect("synced");
+    }
+    assert_eq!(world.session.stats().direct_bytes, 0);
+}
+
+#[test]
+fn who_syncs_after_each_large_write_waits_for_the_device_once() {
+    let world = slow(false);
     let direct = || world.session.stats().direct_bytes;
     world.write(16, 1);
     world.write(16, 2);
