@@ -273,13 +273,12 @@ impl Session {
             match recover(&path, config) {
                 Ok(report) => return all_saved(&report).map(|()| None),
                 // Some process has it mapped, with no thread at work in it just now: the session lives.
-                Err(Error::Session {
-                    fault: SessionFault::InUse,
-                    ..
-                }) => match Self::attach(dir, config)? {
-                    Some(arena) => arena,
-                    None => return Ok(None),
-                },
+                Err(error) if error.is_session(SessionFault::InUse) => {
+                    match Self::attach(dir, config)? {
+                        Some(arena) => arena,
+                        None => return Ok(None),
+                    }
+                }
                 Err(_) if !path.exists() => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -287,7 +286,8 @@ impl Session {
             arena
         };
         if fences && !arena.fences() {
-            return Err(SessionFault::Unavailable.error("this process may not use membarrier and the session relies on it; allow the call, or \
+            return Err(SessionFault::Unavailable.error(
+                "this process may not use membarrier and the session relies on it; allow the call, or \
                  give this process a session of its own",
             ));
         }
@@ -321,10 +321,7 @@ impl Session {
     fn unfinished(path: &Path, config: &Config) -> Result<Option<Self>> {
         match recover(path, config) {
             Ok(report) => all_saved(&report).map(|()| None),
-            Err(Error::Session {
-                fault: SessionFault::InUse,
-                ..
-            }) => Ok(None),
+            Err(error) if error.is_session(SessionFault::InUse) => Ok(None),
             // Somebody has removed it.
             Err(_) if !path.exists() => Ok(None),
             Err(error) => Err(error),

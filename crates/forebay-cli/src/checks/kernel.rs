@@ -5,7 +5,7 @@ use std::io;
 use forebay::device::queue::Uring;
 use forebay::sys::fanotify::Group;
 use forebay::sys::inotify::Watcher;
-use forebay::sys::{liveness, membarrier};
+use forebay::sys::{liveness, membarrier, version};
 use rustix::io::Errno;
 
 use super::{Check, text_of};
@@ -36,7 +36,7 @@ fn version() -> Check {
         "newer kernels tell the alignment of direct I/O and collapse memory into huge pages",
         format!("Linux {release}"),
     );
-    match major_minor(&release) {
+    match version::parsed(&release) {
         Some(version) if version < NEEDED => {
             check.fail(format!("run Linux {}.{} or newer", NEEDED.0, NEEDED.1))
         }
@@ -50,12 +50,7 @@ fn version() -> Check {
 
 /// The version of this machine's kernel.
 pub fn release() -> Option<(u32, u32)> {
-    major_minor(&text_of("/proc/sys/kernel/osrelease")?)
-}
-
-fn major_minor(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    version::parsed(&text_of("/proc/sys/kernel/osrelease")?)
 }
 
 fn io_uring() -> Check {
@@ -177,10 +172,10 @@ mod tests {
 
     #[test]
     fn releases_as_distributions_write_them() {
-        assert_eq!(major_minor("6.18.44-fc-v595"), Some((6, 18)));
-        assert_eq!(major_minor("5.4-rc1"), Some((5, 4)));
-        assert_eq!(major_minor("6+"), None);
-        assert_eq!(major_minor(""), None);
+        assert_eq!(version::parsed("6.18.44-fc-v595"), Some((6, 18)));
+        assert_eq!(version::parsed("5.4-rc1"), Some((5, 4)));
+        assert_eq!(version::parsed("6+"), None);
+        assert_eq!(version::parsed(""), None);
     }
 
     #[test]

@@ -167,16 +167,8 @@ pub unsafe fn stream(to: *mut u8, bytes: &[u8], by: FlushBy) {
 /// # Safety
 /// As [`stream`].
 pub unsafe fn stream_unflushed(to: *mut u8, bytes: &[u8]) {
-    let head = (to as usize).next_multiple_of(LINE) - to as usize;
-    let (head, rest) = bytes.split_at(head.min(bytes.len()));
-    let (lines, tail) = rest.split_at(rest.len() & !(LINE - 1));
-    // SAFETY: as in `stream`.
-    unsafe {
-        std::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len());
-        let to = to.add(head.len());
-        stream_lines(to, lines, FlushBy::Nothing);
-        std::ptr::copy_nonoverlapping(tail.as_ptr(), to.add(lines.len()), tail.len());
-    }
+    // SAFETY: the caller's promise.
+    unsafe { stream(to, bytes, FlushBy::Nothing) };
     fence();
 }
 

@@ -42,7 +42,7 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
-        self.flush_seen(flusher, me, file, device, scope, |_| None)
+        self.flush_seen(flusher, me, file, device, scope, || None)
     }
 
     /// As [`Shared::flush_with`]; `look` as for [`Shared::change_seen`]. Nor is it called where there was nothing to write.
@@ -53,7 +53,7 @@ impl Shared {
         file: FileId,
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
-        look: impl FnOnce(u32) -> Option<DeviceStat>,
+        look: impl FnOnce() -> Option<(u32, DeviceStat)>,
     ) -> Outcome {
         if !device.is_writable() {
             self.ask_to_flush(file);

@@ -132,13 +132,7 @@ impl Inode {
     /// Before a byte is acknowledged, the keeper has what it needs to write it.
     fn begin_write(&self, me: Me<'_>, sequential: bool) -> Intent<'_> {
         settle::hand_over(&self.core, me, &self.handed);
-        Intent {
-            route: self.route.as_ref(),
-            sequential,
-            long: self.recent.stream(me).is_long(),
-            sync: false,
-            at_end: false,
-        }
+        Intent::new(self.route.as_ref(), &self.recent, me, sequential)
     }
 
     /// Writes at the file's end if that can be done at once, without a system call. Returns where. `Err`: nothing was done; the value,

@@ -54,13 +54,7 @@ impl Managed {
 
     /// What a write of this description knows beyond its bytes.
     pub(super) fn intent(&self, me: Me<'_>, sequential: bool) -> Intent<'_> {
-        Intent {
-            route: self.route.as_ref(),
-            sequential,
-            long: self.recent.stream(me).is_long(),
-            sync: false,
-            at_end: false,
-        }
+        Intent::new(self.route.as_ref(), &self.recent, me, sequential)
     }
 
     /// Writes all bytes at the end; where.

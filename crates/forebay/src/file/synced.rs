@@ -13,6 +13,7 @@ use crate::device::DeviceStat;
 use crate::error::errno_of;
 use crate::file::core::Core;
 use crate::flush::{Outcome, Scope, errors};
+use crate::member::table;
 use crate::memory::threads::Me;
 use crate::sync::{Ordering, planted};
 
@@ -39,10 +40,11 @@ pub fn flush(core: &Core, me: Me<'_>) -> (Outcome, Option<Early>) {
     }
     let mut early = None;
     let flusher = &mut core.shared.own_flusher();
-    let look = |changes| {
+    let look = || {
+        let changes = table::changes_alone(me, core.id)?;
         let (synced, found) = sync(core, me, changes);
         early = Some(synced);
-        found
+        Some((changes, found?))
     };
     let outcome = core
         .shared

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
+use crate::file::quick::Recent;
 use crate::file::room::Wait;
 use crate::file::throttle::throttle;
 use crate::file::{direct, reserve, settle};
@@ -9,8 +10,7 @@ use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::limits::{BLOCK_BYTES, DIRECT_BYTES_MIN, FILE_BYTES_MAX, PAGE_BYTES};
-use crate::member::given;
-use crate::member::provision;
+use crate::member::{given, provision};
 use crate::memory::copy;
 use crate::memory::files::{FileEntry, HOLEY, STABLE};
 use crate::memory::threads::{Me, Operation};
@@ -42,6 +42,19 @@ pub struct Intent<'r> {
     pub sync: bool,
     /// The offset is the file's end: should it not be where a step begins, the step ends with [`Halt::Outgrown`].
     pub at_end: bool,
+}
+
+impl<'r> Intent<'r> {
+    /// Of a plain write. `sequential` is what the description's sequence said of this request.
+    pub fn new(route: &'r dyn Route, recent: &Recent, me: Me<'_>, sequential: bool) -> Self {
+        Intent {
+            route,
+            sequential,
+            long: recent.stream(me).is_long(),
+            sync: false,
+            at_end: false,
+        }
+    }
 }
 
 /// Writes `len` bytes from `source` at `offset`. Returns the bytes written: fewer than asked for only if an error came
@@ -450,12 +463,11 @@ unsafe fn scrap_segment(
         return Err(Halt::Busy);
     }
     // SAFETY: the caller's promise.
-    unsafe { absorb(&guard, entry, segment, source, home, size_end, manner.long) }.map_err(
-        |refusal| match refusal {
-            Refusal::NoMemory => Halt::NoMemory,
-            Refusal::Fault => Halt::Fault,
-        },
-    )?;
+    let copied = unsafe { absorb(&guard, entry, segment, source, home, size_end, manner.long) };
+    copied.map_err(|refusal| match refusal {
+        Refusal::NoMemory => Halt::NoMemory,
+        Refusal::Fault => Halt::Fault,
+    })?;
     if let Some(begun) = begun {
         let (superblock, ns) = (guard.arena().superblock(), begun.elapsed().as_nanos());
         let device = core.device.caps().device;

@@ -326,18 +326,18 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         change: impl FnOnce() -> T,
     ) -> T {
-        self.change_seen(me, file, device, change, |_| None)
+        self.change_seen(me, file, device, change, || None)
     }
 
-    /// As [`Shared::change`]; `look` is the change's last part, and says what the device file is like then, if it knows. It is told how many changes have
-    /// begun. It is called once, or not at all: where the change is part of another, or others are at theirs.
+    /// As [`Shared::change`]; `look` is the change's last part, and says what the device file is like then, if it knows, and how many changes had begun
+    /// ([`table::changes_alone`]). It is called once, or not at all: where the change is part of another.
     pub fn change_seen<T>(
         &self,
         me: Me<'_>,
         file: FileId,
         device: &Arc<dyn DeviceFile>,
         change: impl FnOnce() -> T,
-        look: impl FnOnce(u32) -> Option<DeviceStat>,
+        look: impl FnOnce() -> Option<(u32, DeviceStat)>,
     ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
@@ -347,8 +347,7 @@ impl Shared {
         if outermost {
             let ns = begun.elapsed().as_nanos();
             me.count(Counter::ChangeNs as usize, ns as u64);
-            let changes = table::changes_alone(me, file);
-            let seen = changes.and_then(|changes| Some((changes, look(changes)?)));
+            let seen = look();
             self.end_intent(me, file, device, seen);
         }
         word.store(before, Ordering::Release);

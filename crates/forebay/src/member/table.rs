@@ -392,7 +392,8 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> 
         return Ok(());
     }
     if !empty(me, id) {
-        return Err(SessionFault::InUse.error("another program has changed the file, and what is known of it cannot be dropped now; open it again",
+        return Err(SessionFault::InUse.error(
+            "another program has changed the file, and what is known of it cannot be dropped now; open it again",
         ));
     }
     take_sizes(entry, &stat, may_have_holes(device, &stat));

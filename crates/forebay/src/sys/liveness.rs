@@ -217,9 +217,7 @@ pub fn is_stopped(process: u32) -> bool {
 
 /// The same, by what `/proc/PID/stat` says, or its first bytes.
 pub(super) fn tells_of_a_stop(stat: &[u8]) -> bool {
-    // `PID (NAME) STATE ...`; the name may have parentheses of its own.
-    let end = stat.iter().rposition(|&byte| byte == b')');
-    end.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
+    matches!(words_of_stat(stat).next(), Some("T" | "t"))
 }
 
 /// The words of `/proc/PID/stat` after the name, which may have anything in it: state, parent, process group, session and so on, as

@@ -23,11 +23,10 @@ fn find() -> Option<(u32, u32)> {
     parsed(release.to_str().ok()?)
 }
 
-/// `6.16-rc3` and `6.16.0-12-generic` are both 6.16.
-fn parsed(release: &str) -> Option<(u32, u32)> {
-    let (major, rest) = release.split_once('.')?;
-    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-    Some((major.parse().ok()?, rest[..digits].parse().ok()?))
+/// The version that a release is of: `6.16-rc3` and `6.16.0-12-generic` are both 6.16.
+pub fn parsed(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
