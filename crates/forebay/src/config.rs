@@ -72,7 +72,7 @@ pub enum Coherence {
     /// The strongest of the others that the keeper may have.
     #[default]
     Auto,
-    /// Whoever opens a file waits until it is with the kernel (fanotify), or an error.
+    /// An outsider that opens a file waits until it is with the kernel (fanotify), or an error.
     Strict,
     /// The keeper hears of openings and changes (inotify), and goes after them.
     Notify,
@@ -175,7 +175,7 @@ impl Config {
         Builder::of_this_process()?.options(options).build()
     }
 
-    /// [`Config::load_with`] for who joins a session that is there; see [`Builder::joining`].
+    /// [`Config::load_with`] for a process that joins a session that is there; see [`Builder::joining`].
     ///
     /// # Errors
     /// As for [`Config::load`].

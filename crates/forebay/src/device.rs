@@ -177,13 +177,13 @@ pub trait DeviceFile: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
     /// Gives all descriptions up but one, which a lease can be had with; what is not direct is slower from then on. Refused
-    /// for a file that may be executed: who waits for the end of a lease to do so may find the description still there.
+    /// for a file that may be executed: a program that waits for the end of a lease to do so may find the description still there.
     fn unite(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
     /// Opens no other description of the file from here on: what is not direct goes by the one that there is.
     fn open_no_more(&self) {}
-    /// Takes a lease: whoever opens the file waits until it has been given up, with the last descriptor if not before.
+    /// Takes a lease: each opener of the file waits until it has been given up, with the last descriptor if not before.
     fn lease(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }

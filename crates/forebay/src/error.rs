@@ -18,7 +18,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A device or its file system refused. For whoever looks after that storage.
+    /// A device or its file system refused. For the person who looks after that storage.
     #[error("{operation}: {}", io::Error::from_raw_os_error(*errno))]
     Device {
         /// The operating system's error number, never 0.
@@ -33,7 +33,7 @@ pub enum Error {
         /// What the space was for: "a growing file", "the arena".
         what: &'static str,
     },
-    /// The configuration is wrong. For whoever wrote it; the message names key, place and remedy.
+    /// The configuration is wrong. For the person who wrote it; the message names key, place and remedy.
     #[error(transparent)]
     Configuration(#[from] ConfigError),
     /// The arena cannot be made, mapped or trusted. For the user: the message names the remedy.

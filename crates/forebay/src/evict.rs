@@ -129,7 +129,7 @@ fn free_if_clean(
 pub fn evict_file(me: Me<'_>, file: FileId) -> u32 {
     let freed = evict_blocks(me, file, 0..u64::MAX);
     give_stock_back(me, file);
-    // The next who reads it is the first.
+    // The next reader is the first.
     let entry = me.arena.file_unchecked(file);
     entry.read_past.store(0, Ordering::Relaxed);
     freed

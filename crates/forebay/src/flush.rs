@@ -4,7 +4,7 @@
 //! moves it in flight, [`due`] whether there is any; [`flusher`] keeps requests under way and carries out their ends; [`errors`] remembers
 //! failures for those who must hear of them; [`busy`] counts bytes in flight per device and keeps its
 //! [`speeds`]; [`limit`] is where writers and flushers meet when too much is owed; [`ring`] carries hints from
-//! writers to the keeper. Who flushes (a keeper's thread, or a client that syncs or has hit a limit) makes no difference.
+//! writers to the keeper. It makes no difference which thread flushes: a keeper's, or a client's that syncs or has hit a limit.
 
 pub mod busy;
 pub mod cost;

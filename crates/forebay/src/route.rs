@@ -13,7 +13,7 @@
 //! | `scrap`     | everything to memory                              | baseline                      |
 //! | `kernel`    | everything to the kernel                          | baseline, and the way out     |
 //!
-//! A route does not read clocks, counters or files: whoever calls it fills the situation. It does
+//! A route does not read clocks, counters or files: its caller fills the situation. It does
 //! not reserve space, throttle or decide a file's mode either; a file whose space cannot be reserved
 //! is in kernel mode before a route is asked.
 

@@ -8,7 +8,8 @@
 //! - [`mod@file`] opening again, reading, writing, space, sync
 //! - [`stat`] `statx`, `statfs`, inode flags
 //! - [`extents`] `FIEMAP`
-//! - [`fanotify`] holding those up who open a file; [`inotify`] hearing of them; [`stand_in`] answering for who is stopped
+//! - [`fanotify`] holding up programs that open a file; [`inotify`] hearing of them; [`stand_in`] answering for a process that
+//!   is stopped
 //! - [`socket`] messages with descriptors
 //! - [`cpu`] which core a thread runs on; [`priority`] how much of it, [`scheduling`] together with whom
 //! - [`cgroups`] and [`mounts`] what `/proc` says of this process's surroundings

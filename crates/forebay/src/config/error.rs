@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Why there is no configuration. For whoever wrote it.
+/// Why there is no configuration. For the person who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {

@@ -135,8 +135,8 @@ impl Builder {
         self
     }
 
-    /// For who joins a session that is there: what memory there is, which takes a hundred system calls to find out, is asked only
-    /// where something was said of memory. Without that, what is said of memory means nothing.
+    /// For a process that joins a session that is there: what memory there is, which takes a hundred system calls to find out, is
+    /// asked only where something was said of memory. Without that, what is said of memory means nothing.
     pub fn joining(mut self) -> Self {
         self.joins = true;
         self

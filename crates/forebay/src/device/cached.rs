@@ -1,5 +1,5 @@
 //! A device file that is written into the kernel's cache: what is closed is then where it would be if nobody had managed it. No call waits
-//! for the device; whoever opens or maps the file finds the bytes in memory; and a file that is removed soon never sees the device.
+//! for the device; a program that opens or maps the file finds the bytes in memory; and a file that is removed soon never sees the device.
 
 use std::io;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::stream::tree::lists::{self, Which};
 use crate::stream::tree::{Span, extent_of, try_lock};
 use crate::sync::Ordering;
 
-/// Blocks that are gone over in one operation: whoever stops the session waits for it.
+/// Blocks that are gone over in one operation: a thread that stops the session waits for it.
 const BATCH: u32 = 32;
 /// Headers and streams that one pass looks at. Where the coldest have nothing to give, all of it in use or owed, the clock comes
 /// next: which of many small streams is the coldest is not worth more.

@@ -13,7 +13,7 @@ use crate::memory::files::FileEntry;
 use crate::memory::threads::{self, Me};
 use crate::sync::{Ordering, patience, planted};
 
-/// Looks at an append lock that others have, of who does not wait for ever: long enough to come between appends without a pause.
+/// Looks at an append lock that others have, by a thread that does not wait for ever: long enough to come between appends without a pause.
 const ROUNDS: u32 = 300;
 
 /// Holds a file's append lock: nobody else appends, sets the length, or gives the file to the kernel.
@@ -84,8 +84,8 @@ fn take_end<'a>(core: &'a Core, me: Me<'a>) -> Result<(AppendLock<'a>, u64), Hal
     Ok((lock, offset))
 }
 
-/// As [`take_end`], without waiting, and without a repair, which makes system calls: the end of a moment ago, for who looks again once it has
-/// the block for itself.
+/// As [`take_end`], without waiting, and without a repair, which makes system calls: the end of a moment ago, for a caller that looks again
+/// once it has the block for itself.
 #[inline]
 pub(super) fn try_take_end<'a>(core: &'a Core, me: Me<'a>) -> Option<(AppendLock<'a>, u64)> {
     let early = early_end(core);

@@ -156,8 +156,8 @@ pub fn leave(
     prepared: &Prepared,
 ) -> Result<()> {
     let Core { shared, id, device } = core;
-    // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: who may not wait
-    // looks whether the entry tells of one.
+    // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: a thread that
+    // may not wait looks whether the entry tells of one.
     follow_name(me, *id, device.as_ref());
     let is_leased = is_leased(core) || planted!(NoLease);
     if !is_leased || forget_nameless(core, me) {
@@ -203,7 +203,7 @@ pub fn leave(
 /// Marks a file as the keeper's to write. Under the table's lock.
 fn mark_left(core: &Core, marks: u32) {
     let leased = &core.shared.arena.superblock().leased;
-    // Counted first: who looks whether there is any must not miss one.
+    // Counted first: a thread that looks whether there is any must not miss one.
     leased.fetch_add(1, Ordering::AcqRel);
     if core.entry().flags.fetch_or(marks, Ordering::AcqRel) & LEASED != 0 {
         one_fewer(leased);
@@ -221,7 +221,7 @@ fn close_now(
     let guard = shared.arena.superblock().guard.load(Ordering::Acquire);
     let closed = match is_leased || guard != guard::HOLDS {
         true => settle::close(core, me, Durability::Kernel, seen),
-        // Somebody has it open, who may have come from outside while there was no mark any more.
+        // Somebody has it open, an outsider perhaps that has come while there was no mark any more.
         false => settle::close_to_kernel(core, me, seen),
     };
     shared.closed(*id, device);

@@ -275,7 +275,7 @@ fn supersede(
             Ok(guard) => guard.set_state(State::Superseded(me.id)),
             Err(Halt::NoMemory) if taken > 0 => break,
             Err(halt) => {
-                // Nothing is kept while waiting: whoever is in the way may be waiting for us.
+                // Nothing is kept while waiting: the thread in the way may be waiting for us.
                 release(core, operation, first, taken);
                 return Err(halt);
             }
@@ -289,8 +289,8 @@ fn supersede(
     Err(Halt::Busy)
 }
 
-/// Waits, parked, for writes in flight of superseded blocks. `false`: somebody wants to be alone on the file, or the one who
-/// writes is gone; give way.
+/// Waits, parked, for writes in flight of superseded blocks. `false`: somebody wants to be alone on the file, or the thread
+/// that writes is gone; give way.
 fn wait_for_flights(
     core: &Core,
     operation: &Operation<'_>,

@@ -1,8 +1,8 @@
 //! Handing the bulk of a sync to the keeper: it has many requests under way at once, the caller one.
 //!
 //! Worth it where what is owed lies in many places: a thousand single pages are a thousand requests. What is in a row is few
-//! requests for the caller, too, but between two of them its device has nothing to do. Nothing depends on the keeper: whoever
-//! asked flushes what is left by itself.
+//! requests for the caller, too, but between two of them its device has nothing to do. Nothing depends on the keeper: the
+//! caller flushes what is left by itself.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

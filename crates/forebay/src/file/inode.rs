@@ -89,7 +89,7 @@ impl Inode {
     /// the request follows others, is for [`Inode::write_at`].
     ///
     /// # Safety
-    /// `source` is valid for `len` bytes for the whole call, or a fault in it is caught by whoever calls.
+    /// `source` is valid for `len` bytes for the whole call, or a fault in it is caught by the caller.
     #[inline(always)]
     pub unsafe fn write_at_once(
         &self,
@@ -176,7 +176,7 @@ impl Inode {
     /// Reads at `offset` what is whole in memory, without a system call. `Err`: nothing of use was read.
     ///
     /// # Safety
-    /// `target` is valid for `len` bytes for the whole call, or a fault in it is caught by whoever calls.
+    /// `target` is valid for `len` bytes for the whole call, or a fault in it is caught by the caller.
     #[inline(always)]
     pub unsafe fn read_at_once(
         &self,
@@ -298,7 +298,7 @@ impl Inode {
     /// is no mark, or it stays.
     pub fn close_watched(self, me: Me<'_>, seen: &AtomicU32) -> (Result<()>, Option<Watched>) {
         let closed = self.end(me, seen);
-        // Only now: a process gives its descriptors back when nobody but who closes has them.
+        // Only now: a process gives its descriptors back when nobody but the closer has them.
         let Core { shared, device, .. } = &self.core;
         let watched = Watched::of(shared, device).filter(|_| device.is_writable());
         (closed, watched)

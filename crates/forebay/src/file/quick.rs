@@ -89,7 +89,7 @@ fn is_in_one_block(offset: u64, len: usize) -> bool {
 enum Place {
     /// At an offset.
     At(u64),
-    /// At the file's end, which was here a moment ago. Who asks has the append lock.
+    /// At the file's end, which was here a moment ago. The thread that asks has the append lock.
     End(u64),
 }
 
@@ -151,7 +151,7 @@ unsafe fn put(
         return false;
     };
     let entry = core.entry();
-    // First: whoever raises it over a gap has marked the file before.
+    // First: a thread that raises it over a gap has marked the file before.
     if end > entry.reserved_end.load(Ordering::Acquire) {
         return false;
     }

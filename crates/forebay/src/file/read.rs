@@ -386,7 +386,7 @@ unsafe fn read_slowly(
     }
     patience.reads += 1;
     operation.park();
-    // Taken out, not borrowed: who waits holds nothing that others may want.
+    // Taken out, not borrowed: a thread that waits holds nothing that others may want.
     let buffer = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);
     let read = read_device(core, segment, &span, &buffer, seen.disk_end);
     operation.unpark();

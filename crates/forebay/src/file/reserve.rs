@@ -57,7 +57,7 @@ pub fn ahead(
 fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, sequential: bool) -> Result<bool, Halt> {
     let entry = core.entry();
     loop {
-        // In this order: whoever raises the end over a gap has marked the file before.
+        // In this order: a thread that raises the end over a gap has marked the file before.
         let reserved = entry.reserved_end.load(Ordering::Acquire);
         let is_holey = entry.flags.load(Ordering::Acquire) & HOLEY != 0;
         let below = end.min(reserved);
@@ -96,8 +96,8 @@ fn has_space(
         return Ok(whole_pages > block && look(whole_pages, below)? >= below);
     }
     core.operate(me, |_operation| {
-        // In this order: whoever raises the end over a gap has counted the gap before. Whoever takes space away is alone on the file, so that it
-        // has counted the hole, or lowered the end, by now.
+        // In this order: a thread that raises the end over a gap has counted the gap before. A thread that takes space away is alone on the
+        // file, so that it has counted the hole, or lowered the end, by now.
         let reserved = entry.reserved_end.load(Ordering::Acquire);
         if entry.holes.load(Ordering::Acquire) == holes || planted!(SolidHoles) {
             entry.note_solid(block, known.min(reserved));

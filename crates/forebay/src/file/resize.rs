@@ -98,7 +98,7 @@ pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
     set_len_alone(core, &operation, len)
 }
 
-/// Makes the file at least so long, bytes: never shorter, whoever else makes it longer meanwhile.
+/// Makes the file at least so long, bytes: never shorter, also where another thread makes it longer meanwhile.
 pub fn grow(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
     if len > FILE_BYTES_MAX {
         return Err(too_long().into());
@@ -138,7 +138,7 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
         entry
             .reserved_end
             .store(reserved.min(old), Ordering::Release);
-        // Nor by who has read it already and is about to keep it. First, so that a death right after the cut leaves nobody with it.
+        // Nor by a reader that has read it already and is about to keep it. First, so that a death right after the cut leaves nobody with it.
         drop_beyond(core.id, operation, old);
         parked(operation, || {
             core.change(operation.me, |device| device.set_len(old))
@@ -238,7 +238,7 @@ pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt>
     operation.park();
     let done = core.change(operation.me, |device| device.punch(offset, end - offset));
     operation.unpark();
-    // Whoever has asked the device meanwhile has to ask again.
+    // A thread that has asked the device meanwhile has to ask again.
     mark_holey(core);
     done.map_err(|e| Error::device("punch a hole", &e))?;
     each_block(core, &operation, range, |guard, segment| {
@@ -324,8 +324,8 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
 }
 
 /// Whether somebody from outside has given the device file its length since our last change, or may have made it longer: then that is how long it
-/// is, and whoever opens it next finds so. A member that dies while it only reads leaves the same mark as one that dies while it writes past the
-/// end, and until it is found dead nobody holds outsiders up. `known`: what the device file was like after our last change.
+/// is, and the program that opens it next finds so. A member that dies while it only reads leaves the same mark as one that dies while it writes
+/// past the end, and until it is found dead nobody holds outsiders up. `known`: what the device file was like after our last change.
 fn is_of_others(core: &Core, stat: &DeviceStat, size: u64, known: Option<[u64; 3]>) -> bool {
     // What the session's programs see goes while any of them has the file open.
     let unused = || !core.shared.is_open(core.id);
@@ -339,7 +339,7 @@ fn is_of_others(core: &Core, stat: &DeviceStat, size: u64, known: Option<[u64; 3
     }
 }
 
-/// Makes the device file as long as the file while bytes are owed: who looks from outside sees the length that it will have.
+/// Makes the device file as long as the file while bytes are owed: a program that looks from outside sees the length that it will have.
 pub fn reach(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     let (_stop, operation) = alone(core, me)?;
     reach_alone(core, &operation)
@@ -389,7 +389,7 @@ pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     let is_left = || core.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0;
     let mut begun = Instant::now();
     while is_left() {
-        // Whoever writes what it owes finishes this first.
+        // The thread that writes what the file owes finishes this first.
         if core.shared.ask_to_flush(core.id) {
             continue;
         }
@@ -415,7 +415,7 @@ fn finish_alone(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     if entry.flags.load(Ordering::Acquire) & TRUNCATING == 0 {
         return Ok(());
     }
-    // Whoever began it has seen to what views hold.
+    // The thread that began it has seen to what views hold.
     let target = entry.truncating.load(Ordering::Acquire);
     let len = target.checked_sub(1).filter(|&len| len <= FILE_BYTES_MAX);
     let len = len.unwrap_or_else(|| entry.size.load(Ordering::Acquire));

@@ -2,7 +2,7 @@
 //!
 //! In this order: give the arena more memory up to its budget, evict what is clean, wait for a keeper that is writing or flush what
 //! is owed, and evict it. A full budget slows callers down to the device's speed and fails nothing (promise 5); it needs the
-//! keeper only for what others owe who have nothing to do. Where nobody writes that, a write goes past memory (`Wait`).
+//! keeper only for what processes owe that have nothing to do. Where nobody writes that, a write goes past memory (`Wait`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +26,7 @@ use crate::sync::{Ordering, patience};
 const FRAMES_AT_ONCE: (u32, u32) = (4, 32);
 /// The part of the memory that is freed at once.
 const AT_ONCE_PARTS: u32 = 64;
-/// Ticks for which a block is left alone at first: whoever has it in hand may be in the middle of it. What was used again is left
+/// Ticks for which a block is left alone at first: the thread that has it in hand may be in the middle of it. What was used again is left
 /// alone for long (`evict`).
 const IDLE_TICKS: u32 = 1;
 /// Rounds in a row in which evicting something is enough.
@@ -36,12 +36,12 @@ const LOOK_FOR_DEAD_ROUNDS: u32 = 16;
 /// Rounds in a row without any progress after which the keeper is told to write everything: that looks at all files. Where evicting
 /// something is not enough.
 const HASTEN_ROUNDS: u32 = 16 * EVICTIONS_ALONE;
-/// Rounds in which somebody else who gives memory to the arena is waited for, and those of them that do not sleep. The others do, for
+/// Rounds in which a thread waits for another one that gives memory to the arena, and those of them that do not sleep. The others do, for
 /// 5 ms together and more: that thread is nice and may have to wait for a core, and the kernel, which makes its huge pages, has
-/// to come by on every processor, also on that of one who would only look again and again.
+/// to come by on every processor, also on that of a thread that would only look again and again.
 const PROVISION_ROUNDS: (u32, u32) = (116, 16);
 /// Rounds without any progress, and with nothing on its way to a device, after which the arena must be too small for its tables:
-/// minutes, since most of them are of a millisecond. On a busy machine whoever has the blocks in hand may not get a core for one.
+/// minutes, since most of them are of a millisecond. On a busy machine the thread that has the blocks in hand may not get a core for one.
 const ROUNDS_MAX: u32 = 150_000;
 
 /// How long a write waits for memory, while nobody writes what is owed, before it goes past it, through the kernel; and how long where this process has
@@ -170,7 +170,7 @@ fn at_once(me: Me<'_>) -> u32 {
     (backed / AT_ONCE_PARTS).clamp(few, many)
 }
 
-/// Whoever brings clean bytes keeps them within their limit. The caller is in no operation.
+/// A thread that brings clean bytes keeps them within their limit. The caller is in no operation.
 #[inline]
 pub fn keep_clean_within(me: Me<'_>) {
     let excess = me.arena.superblock().clean_excess(0);

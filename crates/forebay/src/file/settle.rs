@@ -194,8 +194,8 @@ pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) 
     settled
 }
 
-/// As [`close`], of a file to which somebody from outside may just have come: it is the kernel's, and what is reserved beyond its end stays, since who
-/// appends there would lose by the cut.
+/// As [`close`], of a file to which somebody from outside may just have come: it is the kernel's, and what is reserved beyond its end stays, since an
+/// outsider that appends there would lose by the cut.
 pub fn close_to_kernel(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     await_repair(core, me);
     let settled = settle(core, me, Durability::Kernel, seen);
@@ -259,7 +259,7 @@ pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     }
     let size = entry.size.load(Ordering::Acquire);
     core.change(me, |device| {
-        // First: whoever writes there from here on asks again. And not before the change has begun: outsiders come in once the file lacks
+        // First: a thread that writes there from here on asks again. And not before the change has begun: outsiders come in once the file lacks
         // nothing, and nobody changes it; what they append would be cut.
         entry.reserved_end.store(
             size.min(entry.reserved_end.load(Ordering::Acquire)),
@@ -291,7 +291,7 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     loop {
         let given = flush_to_kernel(core, me, reason, &seen)?;
         flushes += 1;
-        // Whoever writes without a pause has written again before anybody can look.
+        // A program that writes without a pause has written again before anybody can look.
         if given
             || flushes > FLUSHES_BESIDE_WRITERS
                 && to_kernel_while_written(core, me, reason, Scope::SYNC)
@@ -302,7 +302,7 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     }
 }
 
-/// As [`to_kernel`], by one try: who has the file in hand and does not go on is waited for by nobody. Whether it is the kernel's now.
+/// As [`to_kernel`], by one try: nobody waits for a thread that has the file in hand and does not go on. Whether it is the kernel's now.
 pub fn try_to_kernel(core: &Core, me: Me<'_>, reason: u32) -> bool {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
     is_at_rest(me, core.id) && flush_to_kernel(core, me, reason, &seen).unwrap_or(false)
@@ -311,8 +311,8 @@ pub fn try_to_kernel(core: &Core, me: Me<'_>, reason: u32) -> bool {
 /// Flushes the file, and gives it to the kernel if it owes nothing then. Whether it is the kernel's now.
 fn flush_to_kernel(core: &Core, me: Me<'_>, reason: u32, seen: &AtomicU32) -> Result<bool> {
     settle(core, me, Durability::Kernel, seen)?;
-    // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and who appends by the kernel
-    // meanwhile would lose what it has appended. Where somebody may do so already, the space stays.
+    // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and a program that appends by
+    // the kernel meanwhile would lose what it has appended. Where somebody may do so already, the space stays.
     if !given::comes_too_late(reason) {
         trim(core, me, |_| true);
     }
@@ -337,7 +337,7 @@ pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32, scope: Scop
     note_kernels(me, core.id, reason)
 }
 
-/// Whether nobody has a file in hand who does not go on.
+/// Whether no thread that does not go on has a file in hand.
 pub fn is_at_rest(me: Me<'_>, file: FileId) -> bool {
     AppendLock::take_soon(me, file).is_some() && stop_file(me, file).is_some()
 }

@@ -106,7 +106,7 @@ fn mend_all(shared: &Shared, me: Me<'_>) {
 }
 
 /// Writes about `pages` pages of the coldest dirty stream of a file that this process has open, however busy its device is: for
-/// whoever has to wait otherwise. Pages written, and what went wrong.
+/// a thread that has to wait otherwise. Pages written, and what went wrong.
 pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher, pages: u64) -> Outcome {
     let mut last = Outcome::default();
     if !tracking::orders_flushes(me.arena) {

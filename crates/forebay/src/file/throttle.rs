@@ -57,7 +57,7 @@ fn exceeded_in_session(core: &Core, limit: u64) -> Option<Room> {
     }
     match shared.refused_pages() {
         0 => Some(Room::Session),
-        // Who makes room does not reckon with those.
+        // A thread that makes room does not reckon with those.
         _ => (shared.owed_in_reach() >= limit).then_some(Room::Any),
     }
 }
@@ -112,7 +112,7 @@ fn await_keeper(core: &Core, me: Me<'_>) -> bool {
     exceeded(core, me).is_none()
 }
 
-/// Waits for one request of a keeper that is writing back, for who needs memory and finds none that is clean. Whether it came.
+/// Waits for one request of a keeper that is writing back, for a thread that needs memory and finds none that is clean. Whether it came.
 pub(super) fn await_request(core: &Core, me: Me<'_>) -> bool {
     let superblock = me.arena.superblock();
     let mut vigil = Vigil::begin(core, me);

@@ -32,7 +32,7 @@ pub fn tend(shared: &Arc<Shared>, me: Me<'_>) {
     }
 }
 
-/// As [`tend`], for who has found no keeper.
+/// As [`tend`], for a caller that has found no keeper.
 pub fn tend_for_nobody(shared: &Arc<Shared>, me: Me<'_>) {
     if !has_keeper(&shared.arena) {
         tend(shared, me);

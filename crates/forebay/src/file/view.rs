@@ -1,9 +1,9 @@
 //! Views: the bytes of a range of a file as they are now, without a copy.
 //!
-//! Source: FLAC, page attaching and page versions. A view pins the frames of its blocks (`memory::pins`): whoever writes one of these blocks
-//! gives it a new frame (`scrap::own`), and whoever takes it out of memory leaves the frame to the view. So the bytes of a view never
-//! change. Where frames lie side by side in the arena, the view is an address in it; elsewhere parts of the arena's file are mapped side
-//! by side, read-only. Where neither can be, it is a copy, and says so.
+//! Source: FLAC, page attaching and page versions. A view pins the frames of its blocks (`memory::pins`): a writer of one of these blocks
+//! gives it a new frame (`scrap::own`), and a thread that takes it out of memory leaves the frame to the view. So the bytes of a view never
+//! change. Where frames lie side by side in the arena, the view is an address in it; elsewhere parts of the arena's file are mapped side by
+//! side, read-only. Where neither can be, it is a copy, and says so.
 //!
 //! What is missing in memory is read first, by large requests ([`cold`]), several at once where much is missing (`spread`), into frames
 //! side by side ([`run`]). A view of several blocks is taken block by block, as a read is. A view that may be written ([`private`]) is mapped
@@ -153,9 +153,9 @@ impl Drop for Pins {
 }
 
 impl File {
-    /// The bytes of a range as they are now, without a copy where that can be; the range is cut at the file's end. Whoever writes
-    /// meanwhile, cuts the file or gives it to the kernel, does not change them. A process that was forked may read its parent's views
-    /// for as long as the parent has them.
+    /// The bytes of a range as they are now, without a copy where that can be; the range is cut at the file's end. A thread that
+    /// writes meanwhile, cuts the file or gives it to the kernel does not change them. A process that was forked may read its parent's
+    /// views for as long as the parent has them.
     ///
     /// The memory counts as the session's until the view is dropped; at most half of it may be so, and further views are copies
     /// ([`View::is_copy`]), which count as the program's.

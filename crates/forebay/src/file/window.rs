@@ -11,10 +11,10 @@
 //! own: memory of the process, since the arena had none; a commit of it is a copy
 //! ```
 //!
-//! A commit first has the addresses show the frame by a private mapping, so that no later store reaches it, whoever makes it and when: the
-//! kernel copies the page that is stored to. Then the block's header gets the frame (`scrap::own::attach`). The window keeps its pin, so
-//! whoever writes the file gives the block a new frame, and the window goes on showing what it has committed. The pins of a process that
-//! dies are taken back like those of views, and frames that no header has are free then.
+//! A commit first has the addresses show the frame by a private mapping, so that no later store reaches it, from whatever thread and
+//! however late: the kernel copies the page that is stored to. Then the block's header gets the frame (`scrap::own::attach`). The window
+//! keeps its pin, so a writer of the file gives the block a new frame, and the window goes on showing what it has committed. The pins
+//! of a process that dies are taken back like those of views, and frames that no header has are free then.
 //!
 //! Not done here: nothing is written to a device, and a block that is committed in part is copied (`File::write_at`).
 
@@ -253,7 +253,7 @@ impl DerefMut for Window {
         if !self.blocks.is_ours() {
             return &mut [];
         }
-        // SAFETY: as for `deref`; whoever stores has the window alone, and what is stored reaches a frame that no header has, or a copy.
+        // SAFETY: as for `deref`; the thread that stores has the window alone, and what is stored reaches a frame that no header has, or a copy.
         unsafe { std::slice::from_raw_parts_mut(self.first_byte(), self.len) }
     }
 }

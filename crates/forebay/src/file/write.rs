@@ -93,7 +93,7 @@ pub unsafe fn write(
         at_end: intent.at_end,
     };
     let hole = reserve::ahead(core, me, offset, end, intent.sequential)?;
-    // Who appends has the lock that a file needs to go to the kernel.
+    // A thread that appends has the lock that a file needs to go to the kernel.
     let leaves = hole && !intent.at_end && reserve::too_many_holes(core);
     if leaves && !settle::try_to_kernel(core, me, given::HOLES) {
         // Somebody has it in hand, or the device has refused something: again after as many more.
@@ -445,7 +445,7 @@ unsafe fn scrap_segment(
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();
     let size_end = segment.block.start() + segment.end() as u64;
-    // In this order: whoever raises the end over a gap has counted the gap before.
+    // In this order: a thread that raises the end over a gap has counted the gap before.
     if size_end > entry.reserved_end.load(Ordering::Acquire)
         || entry.holes.load(Ordering::Acquire) != manner.holes && !planted!(BlindToHoles)
     {
@@ -476,13 +476,13 @@ unsafe fn scrap_segment(
     Ok(guard.valid() == u64::MAX)
 }
 
-/// Whether the file no longer ends at `end`, where an append was to go on. Asked by the thread that has the block to itself: whoever writes there
-/// from here on comes after the append.
+/// Whether the file no longer ends at `end`, where an append was to go on. Asked by the thread that has the block to itself: a thread that writes
+/// there from here on comes after the append.
 pub(crate) fn is_outgrown(entry: &FileEntry, end: u64) -> bool {
     entry.size.load(Ordering::Acquire) != end && !planted!(EarlyEnd)
 }
 
-/// Notes that the file has holes from now on, and one more than before: who has found space looks again.
+/// Notes that the file has holes from now on, and one more than before: a thread that has found space looks again.
 pub(crate) fn mark_holey(core: &Core) {
     let entry = core.entry();
     // First: what is known to have space may be the hole.

@@ -8,7 +8,7 @@ use crate::ids::FileId;
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
 
-/// Blocks that are looked at in one operation: whoever stops the session waits for its end.
+/// Blocks that are looked at in one operation: a thread that stops the session waits for its end.
 const BLOCKS_AT_ONCE: usize = 256;
 
 /// As far as a glance at the headers tells. The caller is in no operation.
@@ -16,7 +16,7 @@ pub fn is_any(me: Me<'_>, file: FileId, scope: &Scope) -> bool {
     let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
     let mut at = scope.from;
     loop {
-        // Who has stopped the file is not waited for here.
+        // The thread that has stopped the file is not waited for here.
         let Ok(_operation) = me.enter(file) else {
             return true;
         };

@@ -3,7 +3,7 @@
 //! A failed flush leaves its bytes owed and adds one to the file's error sequence. Every open description
 //! remembers the sequence that it has reported; the next sync or close of each returns the error. A flush
 //! that leaves nothing owed clears the errno: what was owed is on the device after all. What a sync could not make durable stays
-//! an error all the same, for whoever has not heard of it.
+//! an error all the same, for descriptions that have not heard of it.
 
 use crate::memory::files::{FileEntry, UNHEARD, UNSYNCED};
 use crate::sync::Ordering;
@@ -25,7 +25,8 @@ pub fn record(file: &FileEntry, errno: i32, tick: u32) {
 }
 
 /// Notes that the device could not make durable what it has been given. Every description hears of it once; no later
-/// flush takes it back, since nothing is owed that could be tried again. Until one has heard of it, it is news to whoever opens the file.
+/// flush takes it back, since nothing is owed that could be tried again. Until one has heard of it, it is news to each description that
+/// is opened.
 pub fn record_sync(file: &FileEntry, errno: i32) {
     unheard_since(file, sequence(file));
     let sequence = next_sequence(file, errno);
@@ -90,7 +91,7 @@ fn unheard_since(file: &FileEntry, before: u32) {
     }
 }
 
-/// The sequence that a description begins with: an error that nobody has heard of is news to whoever comes next.
+/// The sequence that a description begins with: an error that nobody has heard of is news to the description that comes next.
 pub fn sequence_to_begin_with(file: &FileEntry) -> u32 {
     match file.flags.load(Ordering::Acquire) & UNHEARD {
         0 => sequence(file),

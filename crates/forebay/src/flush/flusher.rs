@@ -3,7 +3,7 @@
 //! A [`Flusher`] belongs to one thread and has one queue. [`Flusher::flush`] walks the owed blocks of a file in
 //! ascending order; blocks that touch become one request. It never waits while it has begun a flight that is not
 //! submitted, and never waits inside an operation. Two flushers may work on one file: a header is in flight
-//! by one of them at a time, and who wants to be sure (a sync) comes back to headers that the other has.
+//! by one of them at a time, and a flusher that has to be sure (a sync's) comes back to headers that the other has.
 
 mod ends;
 mod fills;

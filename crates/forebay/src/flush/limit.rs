@@ -11,7 +11,7 @@ use crate::memory::superblock::Superblock;
 use crate::sync::Ordering;
 use crate::sys::futex;
 
-/// Longest sleep of who waits for room.
+/// Longest sleep of a thread that waits for room.
 pub const NAP: Duration = Duration::from_millis(4);
 /// Sleepers are woken when this part of the limit is free: each wake-up is worth some requests, and the device does not run dry
 /// meanwhile.
@@ -22,7 +22,7 @@ const ROOM_PARTS: u64 = 64;
 pub enum Room {
     /// A part of the session's limit.
     Session = 1,
-    /// Anything: the limit of one file, which whoever flushes does not look at.
+    /// Anything: the limit of one file, which a flusher does not look at.
     Any = 2,
 }
 

@@ -316,8 +316,8 @@ impl Header {
     /// Prepares a held header for its block. It is not reachable yet.
     pub fn prepare(&self, identity: Identity) {
         self.forget_usage();
-        // Pairs with `peek`, by who remembers the header from a time before it was free: that it is for this block again goes with
-        // what happened to it in between, the version above all.
+        // Pairs with `peek`, by a thread that remembers the header from a time before it was free: that it is for this block again
+        // goes with what happened to it in between, the version above all.
         self.identity.store(identity.pack(), Ordering::Release);
     }
 

@@ -5,10 +5,10 @@
 //! word is stored and names it; more bits are set; the page becomes whole or is dropped, the word
 //! names it no more, the frame is free. Bits are only set in between, except by truncation.
 //!
-//! Only who holds the header's lock, or the small frame before it is linked, calls anything here, so
-//! a load and a store do where a shared word would need a locked instruction. Every bit pattern
-//! is a bitmap, so bits that another program has damaged make wrong answers and nothing worse: all
-//! positions that come out are in the page, ascending, and finitely many.
+//! Only a thread that holds the header's lock, or the small frame before it is linked, calls
+//! anything here, so a load and a store do where a shared word would need a locked instruction.
+//! Every bit pattern is a bitmap, so bits that another program has damaged make wrong answers and
+//! nothing worse: all positions that come out are in the page, ascending, and finitely many.
 
 use crate::limits::PAGE_BYTES;
 use crate::sync::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<[AtomicU64; WORDS]>() == MAP_BYTES);
 
 /// A page's bitmap: bit `i` is set when byte `i` of the page is in memory.
 ///
-/// Not `Copy`, so that who owns the memory can lend the map without its outliving the memory.
+/// Not `Copy`, so that the owner of the memory can lend the map without its outliving the memory.
 #[derive(Debug)]
 pub struct ByteMap {
     words: *const AtomicU64,
@@ -66,7 +66,7 @@ impl ByteMap {
         for (index, bits) in word_bits(start, end) {
             let old = words[index].load(Ordering::Relaxed);
             // Release: a death right after this must not leave a bit without its byte. Pairs with
-            // the loads in `edge` and `is_whole` by whoever holds the lock next, or rebuilds.
+            // the loads in `edge` and `is_whole` by the thread that holds the lock next, or rebuilds.
             words[index].store(old | bits, Ordering::Release);
         }
         self.is_whole()
@@ -148,7 +148,7 @@ impl ByteMap {
         let words = self.words();
         let mut keep = u64::MAX << (from % WORD_BITS);
         for (index, word) in words.iter().enumerate().skip(from / WORD_BITS) {
-            // Acquire: pairs with the store in `set`; who sees the bit sees the byte.
+            // Acquire: pairs with the store in `set`; a thread that sees the bit sees the byte.
             let bits = (word.load(Ordering::Acquire) ^ flip) & keep;
             if bits != 0 {
                 return index * WORD_BITS + bits.trailing_zeros() as usize;
@@ -160,7 +160,7 @@ impl ByteMap {
 
     #[inline]
     fn words(&self) -> &[AtomicU64; WORDS] {
-        // SAFETY: who made this map promised that the bytes are mapped and aligned while it is
+        // SAFETY: the maker of this map promised that the bytes are mapped and aligned while it is
         // used, and that everyone touches them with atomic operations only. The arena's memory is
         // initialised by the kernel, and every bit pattern is an AtomicU64.
         unsafe { &*self.words.cast::<[AtomicU64; WORDS]>() }

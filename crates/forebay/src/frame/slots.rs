@@ -2,7 +2,7 @@
 //!
 //! A radix tree of nodes with 64 slots; a leaf's slots lead to headers, an inner node's to nodes. There is no lock:
 //! slots are won by compare-and-swap, trees only grow (at the root) until the file is dropped, and
-//! whoever follows a slot checks the header's identity. This is the user-space form of WSBuffer's SXArray (3.5) with
+//! a thread that follows a slot checks the header's identity. This is the user-space form of WSBuffer's SXArray (3.5) with
 //! its delayed structure updates taken to the end. Nodes also carry hints of which slots have something owed, as
 //! the kernel's XArray tags do; they are exact in leaves but for deaths.
 //!

@@ -62,7 +62,8 @@ impl Budget {
             // The limit around us has fallen, or tables have grown, or not all could be given back then.
             shrink_to(shared, me, full, full);
         } else if budget < full {
-            // However little was left of it, as large as before in some seconds: who takes too much is heeded at once (`limits`).
+            // However little was left of it, as large as before in some seconds: a program that takes too much is heeded at once
+            // (`limits`).
             let larger = (budget + full / 8 + 1)
                 .next_multiple_of(HUGE_FRAMES)
                 .min(full);
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(budgets, [1, 7, 8, 8, 8, 16, 1000]);
     }
 
-    /// Whoever gives tables memory lowers the budget, and leaves it to the keeper to take the frames' back.
+    /// A thread that gives tables memory lowers the budget, and leaves it to the keeper to take the frames' back.
     #[test]
     fn frames_give_way_to_tables() {
         let mut config = Config::builder().build().expect("defaults");

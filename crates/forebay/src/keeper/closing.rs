@@ -23,11 +23,11 @@ use crate::memory::threads::Me;
 use crate::sync::time::{Instant, sleep};
 use crate::sync::{Ordering, planted};
 
-/// Pages that are written before it is looked again who waits.
+/// Pages that are written before the keeper looks again who waits.
 const PAGES_AT_ONCE: u64 = 4 * 1024;
 /// The same where nobody waits: a program that takes its file back waits for as much.
 const PAGES_AT_LEISURE: u64 = 1024;
-/// How long a file may owe the same, though it is tried: much less than the kernel keeps those waiting who want the lease.
+/// How long a file may owe the same, though it is tried: much less than the kernel keeps those waiting that want the lease.
 const STUCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long threads of this process that are at a file are waited for before it counts as let go: much longer than a busy machine
 /// keeps one of them from going on, and less than a client waits for an answer.
@@ -76,7 +76,7 @@ fn leased_devices(shared: &Shared) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
         .collect()
 }
 
-/// The files under a lease, as who writes them sees them.
+/// The files under a lease, as the thread that writes them sees them.
 #[derive(Default)]
 pub struct Leased {
     /// Those that owe the same as when they were tried then.
@@ -238,8 +238,8 @@ pub fn await_dropped<T: ?Sized>(device: Arc<T>) -> bool {
     true
 }
 
-/// What cannot be written is like what a killed program has left: it stays owed, is tried again now and then, and whoever
-/// opens the file next hears of it. Nobody is kept waiting for it.
+/// What cannot be written is like what a killed program has left: it stays owed, is tried again now and then, and the
+/// program that opens the file next hears of it. Nobody is kept waiting for it.
 fn give_up(core: &Core) {
     let entry = core.entry();
     errors::nobody_heard(entry);

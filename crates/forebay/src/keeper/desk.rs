@@ -72,7 +72,7 @@ pub struct Desk {
     clients: Vec<Client>,
     /// The last client's key.
     last_key: u64,
-    /// A descriptor to give up when there are no others: whoever is turned away knows it at once.
+    /// A descriptor to give up when there are no others: a client that is turned away knows it at once.
     spare: Option<OwnedFd>,
 }
 
@@ -95,8 +95,8 @@ impl Desk {
         })
     }
 
-    /// Lets in whoever waits to be. A keeper without descriptors turns them away: who waits in the queue would be taken for
-    /// one that asks, and wait for an answer.
+    /// Lets in the clients that wait to be. A keeper without descriptors turns them away: a client that waits in the queue would be
+    /// taken for one that asks, and wait for an answer.
     fn let_in(&mut self) {
         let uid = crate::memory::place::dir::user_id();
         loop {
@@ -128,7 +128,7 @@ impl Desk {
         }
     }
 
-    /// Serves whoever waits, for at most `timeout_ms`.
+    /// Serves the clients that wait, for at most `timeout_ms`.
     pub fn serve(&mut self, shared: &Arc<Shared>, timeout_ms: i32) {
         let mut sources = vec![self.listener.as_fd()];
         sources.extend(self.clients.iter().map(|client| client.socket.as_fd()));
@@ -222,7 +222,7 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 RELEASE_READER => {
                     one_fewer(&mut client.readers, file);
-                    // What was lent goes back with the last who lives.
+                    // What was lent goes back with the last that lives.
                     if shared.arena.file_unchecked(file).readers() != 0 {
                         recount(shared, file);
                     }
@@ -327,12 +327,12 @@ fn recount(shared: &Arc<Shared>, file: FileId) {
     }
 }
 
-/// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
+/// Before a lease is taken. A program that opens the file waits for that then, and the guard would as well: the kernel opens the file to
 /// tell it.
 ///
 /// So nobody sees who comes, until there is a lease. The mark is taken away first, then it is said that somebody may have come, and whether
-/// others have entered the file is looked at last: whoever has marked it before, and enters it just after, gives it to the kernel; who has entered it
-/// keeps the guard, and the closer its descriptors.
+/// others have entered the file is looked at last: a member that has marked it before, and enters it just after, gives it to the kernel; one that has
+/// entered it keeps the guard, and the closer its descriptors.
 fn unite(shared: &Shared, file: FileId) -> bool {
     let Some(device) = shared.device(file) else {
         return false;

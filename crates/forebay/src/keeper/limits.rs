@@ -29,7 +29,7 @@ pub(super) fn keep_away(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         let heeds = shared.keeps.load(Relaxed) && !planted!(DeafPressure);
         let near = heeds.then(|| gauge.look()).flatten();
-        // Whoever ends the keeper wakes this thread.
+        // The thread that ends the keeper wakes this one.
         park_timeout(near.map_or(PAUSE_MAX, |near| heed(shared, me, near)));
     }
 }

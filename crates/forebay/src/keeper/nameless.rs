@@ -21,7 +21,7 @@ use crate::sync::time::Instant;
 /// How often files are given that could not be given before.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 
-/// Looks whether the arena has its name, and says so to all who would manage a file.
+/// Looks whether the arena has its name, and says so to all processes that would manage a file.
 pub fn look(shared: &Shared) {
     let superblock = shared.arena.superblock();
     let is_nameless = presence::is_nameless(shared);
@@ -66,7 +66,7 @@ fn give(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
         id,
         device,
     };
-    // Who writes without a pause waits for once.
+    // A program that writes without a pause waits for once.
     if !settle::try_to_kernel(&core, me, NAMELESS) {
         settle::to_kernel_while_written(&core, me, NAMELESS, Scope::SYNC);
     }

@@ -84,7 +84,7 @@ pub struct Guard {
     bell: Watcher,
     watched: Mutex<Watched>,
     waiting: Mutex<Vec<Waiting>>,
-    /// Files to which somebody has been let in who had waited for long enough, though they are not the kernel's yet.
+    /// Files to which an outsider that had waited for long enough has been let in, though they are not the kernel's yet.
     early: Mutex<HashSet<(u64, u64)>>,
     /// Files that somebody from outside came to, and when last.
     arrived: Mutex<HashMap<(u64, u64), Instant>>,
@@ -247,7 +247,7 @@ impl Guard {
         })
     }
 
-    /// Whether this process sees to outsiders: it keeps, or stands in for who does.
+    /// Whether this process sees to outsiders: it keeps, or stands in for the one that does.
     fn is_at_work(&self, shared: &Shared) -> bool {
         self.relieves || shared.keeps.load(Relaxed)
     }
@@ -310,7 +310,7 @@ impl Guard {
     /// A file is watched after all, which was not for a moment.
     pub fn watch_again(&self, id: FileId, file: BorrowedFd<'_>) {
         self.watch(file);
-        // Who has come meanwhile is looked for.
+        // The guard looks for those that have come meanwhile.
         self.ask_for(file, id, OPENED);
     }
 
@@ -356,8 +356,8 @@ impl Guard {
         self.lanes.all().iter().for_each(|lane| lane.wake());
     }
 
-    /// Holds up who opens a file from here on, in the place of a lease, which is given up. `false`: somebody outside has come already, or nobody would be
-    /// held up; the lease stays, if there was one.
+    /// Holds up programs that open a file from here on, in the place of a lease, which is given up. `false`: somebody outside has come already, or nobody
+    /// would be held up; the lease stays, if there was one.
     pub(super) fn take_over(&self, device: &dyn DeviceFile, inode: (u64, u64)) -> bool {
         let Some((_, file)) = device.descriptors().filter(|_| self.holds()) else {
             return false;
@@ -373,8 +373,9 @@ impl Guard {
         }
         // First: the guard's thread takes it back as soon as it reads of somebody.
         locked(&self.watched).alone.insert(inode);
-        // Taken once more: the kernel refuses where anybody else has the file open, or has begun to open it before the mark was there. Who
-        // begins from here on waits for the guard. Not for longer than this with both: a guard that reads of somebody waits for the lease.
+        // Taken once more: the kernel refuses where anybody else has the file open, or has begun to open it before the mark was there. A
+        // program that begins from here on waits for the guard. Not for longer than this with both: a guard that reads of somebody waits
+        // for the lease.
         if device.lease().is_err() {
             self.is_not_alone(inode);
             if !was_marked {

@@ -208,7 +208,7 @@ fn lock_file(file: &fs::File, path: &Path) -> Result<fs::File> {
         return Err(SessionFault::InUse
             .error("the session is in use, or is being recovered by another process"));
     }
-    // Whoever had the lock may have removed the file, and another session may have begun under its name.
+    // The process that had the lock may have removed the file, and another session may have begun under its name.
     let same = match (lock.metadata(), fs::metadata(path)) {
         (Ok(mine), Ok(named)) => (mine.dev(), mine.ino()) == (named.dev(), named.ino()),
         _ => false,
@@ -299,7 +299,7 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
         resize::finish_truncation(core, me).map_err(Core::ended)?;
     }
     let seen = std::sync::atomic::AtomicU32::new(errors::sequence(core.entry()));
-    // First: whoever comes after a recovery that was cut off finds pages written, and knows of no sync.
+    // First: a process that comes after a recovery that was cut off finds pages written, and knows of no sync.
     core.entry().flags.fetch_or(UNSYNCED, Ordering::AcqRel);
     let outcome = settle::flush(core, me, Scope::SYNC);
     if let Some(errno) = outcome.errno {

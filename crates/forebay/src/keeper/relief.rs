@@ -1,6 +1,6 @@
 //! A guard while no keeper answers, in a process of its own: the keeper is stopped, or it has died and the next one has not come yet.
 //!
-//! Outsiders who open a managed file then would be let in to what the device has. What they append goes where the bytes go that
+//! Outsiders that open a managed file then would be let in to what the device has. What they append goes where the bytes go that
 //! the session owes, and is written over. So a copy of the keeper ([`crate::sys::stand_in`]) starts this: it joins the
 //! session, takes the listener over, and does what the keeper's guard does ([`super::outsiders`]): it writes the file, gives it to the kernel, and
 //! lets the outsider in.
@@ -31,7 +31,7 @@ use crate::sys::stand_in::{NUMBERS_MIN, Relief};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a new keeper has for marks of its own.
 const OVERLAP: Duration = Duration::from_secs(3);
-/// How long those are waited for who wait.
+/// How long the relief stays for those that still wait.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How this process's executable is called.

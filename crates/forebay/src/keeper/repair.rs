@@ -1,6 +1,6 @@
 //! Repairing the session after a death (`docs/locking.md`, "Death of a holder").
 //!
-//! Everybody waits while the session is repaired, so whoever does it should not be stopped in the middle. A user's program may be, by
+//! Everybody waits while the session is repaired, so the process that does it should not be stopped in the middle. A user's program may be, by
 //! Ctrl-Z or a debugger, at any time. So it leaves the repair to the keeper, and repairs by itself only where no keeper lives, where the
 //! keeper is stopped too, or where that has not done it after `ASK_PATIENCE`.
 
@@ -21,9 +21,9 @@ use crate::sync::Ordering;
 use crate::sync::time::sleep;
 use crate::sys::liveness;
 
-/// How long whoever waits for the dead leaves the repair to the keeper.
+/// How long a thread that waits for the dead leaves the repair to the keeper.
 const ASK_PATIENCE: Duration = Duration::from_millis(100);
-/// How often whoever has asked for a repair looks whether it is done.
+/// How often a thread that has asked for a repair looks whether it is done.
 const ASK_TICK: Duration = Duration::from_millis(1);
 
 /// Waits for what the dead had under way in a device file. Whether all of it has landed.
@@ -34,7 +34,7 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     is_needed(shared, me).then(|| after_death(shared, me))?
 }
 
-/// As [`if_needed`]; for who knows more of the files' devices.
+/// As [`if_needed`]; for a caller that knows more of the files' devices.
 pub(super) fn if_needed_with(shared: &Shared, me: Me<'_>, land: Land<'_>) -> Option<Findings> {
     is_needed(shared, me).then(|| after_death_with(shared, me, land))?
 }
@@ -97,13 +97,13 @@ fn is_needed(shared: &Shared, me: Me<'_>) -> bool {
     owed
 }
 
-/// For who has waited for long, though nobody has died: rebuilds where a lock is nobody's or a slot leads to no header. That says that words
-/// of the arena are wrong: a recovery will not believe it.
+/// For a thread that has waited for long, though nobody has died: rebuilds where a lock is nobody's or a slot leads to no header. That says
+/// that words of the arena are wrong: a recovery will not believe it.
 fn mend_what_is_written_over(shared: &Shared, me: Me<'_>, rebuilds: u32) {
     if !threads::is_written_over(me.arena) {
         return;
     }
-    // Read before anybody is buried here: who has died since it was seen that nobody has, has the lock, and nothing is wrong.
+    // Read before anybody is buried here: a thread that has died since it was seen that nobody has, has the lock, and nothing is wrong.
     let explained = is_death_under_way(me.arena, rebuilds);
     if after_death(shared, me).is_some() && !explained {
         let corruptions = &me.arena.superblock().corruptions;
@@ -129,7 +129,7 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     })
 }
 
-/// As [`after_death`]; for who knows more of the files' devices.
+/// As [`after_death`]; for a caller that knows more of the files' devices.
 pub(super) fn after_death_with(
     shared: &Shared,
     me: Me<'_>,
@@ -137,8 +137,8 @@ pub(super) fn after_death_with(
 ) -> Option<Findings> {
     let arena = me.arena;
     let _stop = threads::stop_session_for_rebuild(me)?;
-    // Once, after the stop: who dies from here on is the next repair's, also where a slot that was free is taken meanwhile. Whoever
-    // has it can be in no operation, but can hold a lock or a gate.
+    // Once, after the stop: a thread that dies from here on is the next repair's, also where a slot that was free is taken
+    // meanwhile. The thread that has it can be in no operation, but can hold a lock or a gate.
     let gone: Vec<Option<u32>> = (0..arena.counts().threads)
         .map(|id| threads::last_life(arena, ThreadId(id)).filter(|_| ThreadId(id) != me.id))
         .collect();

@@ -109,7 +109,7 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         }
     }
     if shared.keeps.load(Relaxed) {
-        // First: who would leave a file to this keeper flushes it instead. The next one's socket has the same name.
+        // First: a client that would leave a file to this keeper flushes it instead. The next one's socket has the same name.
         house.desk = None;
         shared.end_lanes();
         closing::await_none(shared);

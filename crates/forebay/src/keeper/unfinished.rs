@@ -28,7 +28,7 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     }
 }
 
-/// Writes what those owe who have died, before a keeper ends: its descriptor may be the last way to a file that has no name any more.
+/// Writes what processes owe that have died, before a keeper ends: its descriptor may be the last way to a file that has no name any more.
 pub fn write_what_the_dead_owe(shared: &Arc<Shared>, me: Me<'_>) {
     for (id, device) in shared.open_devices() {
         table::recount(shared, me, id);
@@ -61,7 +61,7 @@ pub fn finish_if_unused(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Ar
 const NAMES_AT_ONCE: usize = 256;
 
 /// Files, and directories above them, are renamed while they are open, or once they have been closed and still owe bytes. A keeper's
-/// successor finds them by their names: who has them open asks the kernel for those now and then. Begins after `last`, and
+/// successor finds them by their names: a process that has them open asks the kernel for those now and then. Begins after `last`, and
 /// returns where it has stopped.
 pub fn follow_names(shared: &Shared, me: Me<'_>, last: Option<FileId>) -> Option<FileId> {
     let mut open = shared.open_files();

@@ -33,7 +33,7 @@ pub fn open_again(shared: &Arc<Shared>, file: FileId) -> Option<Arc<dyn DeviceFi
 }
 
 /// Opens files that are wanted and not open in this process. A keeper tries those that are under a lease another time: it is the one
-/// who gives most of them up.
+/// that gives most of them up.
 pub fn adopt(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
     let by_name: Again = |_, entry, relocate, patience| reopen::reopen(entry, relocate, patience);
     adopt_by(shared, is_wanted, Some(Duration::ZERO), by_name);
@@ -52,8 +52,8 @@ fn adopt_by(
     let begun = Instant::now();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        // Whether it is wanted is asked first, since a keeper looks everywhere for a file that it does not have; and last: who closes a
-        // file with its last byte written would have it opened again.
+        // Whether it is wanted is asked first, since a keeper looks everywhere for a file that it does not have; and last: a thread
+        // that closes a file with its last byte written would have it opened again.
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()

@@ -1,15 +1,15 @@
-//! Which session manages a file: one, and who comes second leaves the file to the kernel.
+//! Which session manages a file: one, and the session that comes second leaves the file to the kernel.
 //!
 //! Every process that has a managed file open for the engine puts a mark where others look for it: a read lock on one byte,
 //! on two lists. One is a file of the user's that all the user's sessions find, the other the directory that the file lies in,
-//! which whoever sees the file by that directory finds too, other users and containers included. A list's bytes
+//! which everybody who sees the file by that directory finds too, other users and containers included. A list's bytes
 //! are divided among files, and a file's share among sessions, so that processes of one session mark the same byte
-//! and others' marks are elsewhere in the share. Whoever comes marks first and looks then: of two who come at once at least
+//! and others' marks are elsewhere in the share. A process that comes marks first and looks then: of two that come at once at least
 //! one sees the other.
 //!
 //! The kernel walks all marks on a list for each call on one, so lists are kept short. The user has many lists, and a file's share says which is
 //! its own. A directory is one: a process that has marked `EXACT_MAX` of its files makes one mark more, for all others that it may have
-//! there. That mark says whose lists these others are on. To those who have the same lists it says nothing, and all others leave the
+//! there. That mark says whose lists these others are on. To processes that have the same lists it says nothing, and all others leave the
 //! directory's files to the kernel meanwhile.
 //!
 //! The kernel takes marks back when a process ends, in whatever way. What this covers and what not is in
@@ -307,7 +307,7 @@ impl Claims {
         path: &Path,
     ) -> Result<Claim, KernelReason> {
         let claim = self.hold(session, caps, path);
-        // The own mark is there by now, so that who comes at the same time sees it.
+        // The own mark is there by now, so that a process that comes at the same time sees it.
         self.look(claim.share)?;
         Ok(claim)
     }
@@ -379,7 +379,7 @@ impl Claims {
             // Mostly nobody has any of it, and one question says so.
             is_held(start, end - start) && around.iter().any(|&(start, len)| is_held(start, len))
         }) || directory.is_some_and(|directory| {
-            // Who is not on the list learns nothing from its being the same.
+            // A process that is not on the list learns nothing from its being the same.
             let lists = list.and_then(|_| self.lists());
             is_wide_elsewhere(directory, held.byte - start, lists.map(|lists| lists.hash))
         });

@@ -33,7 +33,7 @@ pub fn set_time(entry: &FileEntry, mtime_ns: i128) -> bool {
     entry.closed_ns.store(SET | mtime_ns, Ordering::SeqCst);
     let is_to_come = entry.flags.load(Ordering::SeqCst) & CLOSING != 0;
     if !is_to_come {
-        // Who has it open by now has times of its own.
+        // A program that has it open by now has times of its own.
         forget_time(entry, SET | mtime_ns);
     }
     is_to_come

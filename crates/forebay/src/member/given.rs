@@ -131,7 +131,7 @@ pub fn may_end(code: u32) -> bool {
 
 /// Whether a file that is to get this mode (`chmod`) is the kernel's first, so that it owes nothing: it may be executed then, while no writable
 /// descriptor is open anywhere; or has bits that the kernel takes from whatever is written; or nobody but root could open it again to write what it
-/// owes, should those die who have it open.
+/// owes, should those that have it open die.
 pub fn is_due_before_mode(mode: u32) -> bool {
     const EXECUTES: u32 = 0o111;
     const PRIVILEGES: u32 = 0o6000;
@@ -139,7 +139,8 @@ pub fn is_due_before_mode(mode: u32) -> bool {
     mode & (EXECUTES | PRIVILEGES) != 0 || mode & WRITABLE == 0
 }
 
-/// Whether somebody may have the file open already, past the engine, for whom it is given: who appends there would lose what a cut takes off.
+/// Whether somebody may have the file open already, past the engine, for whom it is given: a program that appends there would lose what a cut takes
+/// off.
 pub fn comes_too_late(code: u32) -> bool {
     matches!(code, REACHED | OUTSIDER)
 }

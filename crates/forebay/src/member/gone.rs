@@ -3,7 +3,7 @@
 //! That a file is gone is certain in two cases. Its inode number has another birth ([`is_another`]): the file system gives a
 //! number again once no name, descriptor or request of the old file is left. Or the keeper has seen, under its lease, that no name
 //! leads to it while nobody has it open: then the kernel gets the bytes ([`put_into_cache`](crate::file::vanished::put_into_cache)). Should the keeper die before that, it has
-//! noted so ([`VANISHED`]) for its successor, who cannot look any more, and drops them.
+//! noted so ([`VANISHED`]) for its successor, which cannot look any more, and drops them.
 //! Where neither is known, as for a file that may only have been moved, the bytes stay.
 
 use std::ffi::CStr;
@@ -24,7 +24,7 @@ use crate::stats::Counter;
 use crate::sync::Ordering;
 use crate::sys::{handle, stat};
 
-/// Where a file can be asked who it is.
+/// Where a file can be asked which one it is.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     dir: RawFd,
@@ -59,11 +59,11 @@ pub fn is_another(entry: &FileEntry, place: Place<'_>) -> bool {
     };
     let born = since_1970(found.birth_ns.unwrap_or(0));
     let known = entry.birth.load(Ordering::Relaxed);
-    // Without a handle: who made the entry may not have been allowed to ask for it.
+    // Without a handle: the process that made the entry may not have been allowed to ask for it.
     known != born ^ generation && known != born
 }
 
-/// Whether it is worth while to ask who has an entry's number: neither an opener nor a keeper's lease says that its file is there.
+/// Whether it is worth while to ask which file has an entry's number: neither an opener nor a keeper's lease says that its file is there.
 /// Openers may be counted that have died; while a keeper lives, it has their files open.
 #[inline]
 pub fn may_be_gone(arena: &Arena, entry: &FileEntry) -> bool {

@@ -16,7 +16,7 @@ use crate::sys::liveness;
 pub const PAGES_IN_A_ROW_MIN: u64 = 4096;
 /// A keeper that writes nothing for so long is not waited for.
 pub const PATIENCE: Duration = Duration::from_millis(20);
-/// The same for who has no other way but to wait, once the keeper has begun, unless it is stopped. And how often it is looked after.
+/// The same for a caller that has no other way but to wait, once the keeper has begun, unless it is stopped. And how often it is looked after.
 const ASKED_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -28,7 +28,7 @@ pub fn hurry(shared: &Shared, file: FileId) {
     shared.wake_keeper();
 }
 
-/// Before the keeper is asked to write all of a file and to answer then: whoever answers does nothing else meanwhile, and everybody who asks
+/// Before the keeper is asked to write all of a file and to answer then: the thread that answers does nothing else meanwhile, and everybody who asks
 /// something would wait for it. So those who write in the background do most of it first, where it is much. Best effort: they do not begin
 /// with a file whose descriptors the keeper does not have.
 pub fn have_most_written(shared: &Shared, file: FileId) {

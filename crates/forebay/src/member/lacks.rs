@@ -10,8 +10,8 @@ pub fn owes_or_is_closing(entry: &FileEntry) -> bool {
         || entry.flags.load(Ordering::Acquire) & CLOSING != 0
 }
 
-/// Whether the device may not have made durable what it was given. Who asked for it has heard of that, so nobody has to go on for it
-/// but who answers for the whole session.
+/// Whether the device may not have made durable what it was given. The program that asked for it has heard of that, so only a
+/// process that answers for the whole session has to go on for it.
 pub fn lacks_sync(entry: &FileEntry) -> bool {
     entry.flags.load(Ordering::Acquire) & UNSYNCED != 0
         && entry.kernel_reason.load(Ordering::Acquire) == 0

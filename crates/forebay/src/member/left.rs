@@ -1,8 +1,8 @@
 //! Files that were left or given to the kernel, and why: the last of them, for reports.
 //!
-//! A ring in the arena, without locks: who writes over a place clears its `last` first and sets it last, and who reads looks at it
-//! before and after. Two who write one place at once may mix their paths; a report says so much and no more. The same file
-//! for the same reason has one place.
+//! A ring in the arena, without locks: a writer clears the `last` of its place first and sets it last, and a reader looks at it
+//! before and after. Two that write one place at once may mix their paths; a report says so much and no more. The same file for
+//! the same reason has one place.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;

@@ -5,8 +5,8 @@
 //! process ends, however it does, so nobody who is gone has anything open, and there is nothing to repair. An arena on the heap is one process's.
 //!
 //! The kernel keeps the locks of a file in one list, which it walks for each call, and makes one of those of a holder that touch. So an
-//! entry's byte is not its place in the table, which is anywhere: whoever makes entries takes their bytes in a row (`Opens::new_byte`), and bytes of the two
-//! kinds lie far from one another. A program that opens thousands of files has some locks; it has many only where it has closed others in between
+//! entry's byte is not its place in the table, which is anywhere: a process that makes entries takes their bytes in a row (`Opens::new_byte`), and bytes of
+//! the two kinds lie far from one another. A program that opens thousands of files has some locks; it has many only where it has closed others in between
 //! (`docs/decisions/0090-locks-in-short-lists.md`).
 //!
 //! The locks are those of an open description of their own. The arena's own one has mappings, which a forked child keeps for good: what its
@@ -77,8 +77,8 @@ impl Said {
     }
 }
 
-/// Whether a file is open, by what its entry says. "No" holds only where the entry says the same afterwards: one kind is asked for after the other, and who
-/// has opened by the one and closed by the other in between would be missed, as would be who has a file that has got the entry meanwhile.
+/// Whether a file is open, by what its entry says. "No" holds only where the entry says the same afterwards: one kind is asked for after the other, and a
+/// process that has opened by the one and closed by the other in between would be missed, as would one that has a file that has got the entry meanwhile.
 fn is_open_by(entry: &FileEntry, is_open: impl Fn(Said) -> bool) -> bool {
     let mut said = Said::by(entry);
     loop {
@@ -186,7 +186,7 @@ fn is_any_held(locks: Option<BorrowedFd<'_>>, said: Said) -> bool {
         .any(|writes| said.has(writes) && is_held(locks, said, writes))
 }
 
-/// Whether anybody has a file open, as who has mapped the arena and is no member sees it.
+/// Whether anybody has a file open, as a process that has mapped the arena and is no member sees it.
 pub fn is_anywhere_open(arena: &Arena, file: FileId) -> bool {
     let locks = arena.mapping().file().map(AsFd::as_fd);
     is_open_by(arena.file_unchecked(file), |said| is_any_held(locks, said))

@@ -1,13 +1,13 @@
 //! Giving memory to the arena, and taking it back.
 //!
 //! Frames, headers and nodes get memory in batches, backed and touched before anyone may use them, so that nobody takes
-//! SIGBUS because the file system was small. The keeper does it ahead of need; whoever is out of memory may do
-//! it too.
+//! SIGBUS because the file system was small. The keeper does it ahead of need; a thread that is out of memory may do it
+//! too.
 //!
-//! Nobody needs a lock for it, so whoever is stopped or dies at it holds nobody up
+//! Nobody needs a lock for it, so a thread that is stopped or dies at it holds nobody up
 //! ([decision 0028](../../../../docs/decisions/0028-memory-without-a-lock.md)). Frames are claimed, a word for each huge page
 //! (`frames`); headers and nodes may be given by several at once, and one of them says so. What there is of order is a *turn*, so that
-//! not all who need some give a batch each: it is waited for a few milliseconds and then taken over.
+//! not all threads that need some give a batch each: it is waited for a few milliseconds and then taken over.
 //!
 //! Memory goes back by huge pages whose frames are all free: they are taken like any frame, then the session is stopped for a
 //! moment, because a reader without a lock may still be copying from them, and then the hole is punched.
@@ -37,7 +37,7 @@ use crate::sync::{AtomicU32, Ordering, patience};
 const TABLE_LOW: usize = 64;
 /// Entries of a table that are given in one step.
 const TABLE_STEP: u32 = 64;
-/// Looks after which the keeper takes the turn from whoever has it: some ten milliseconds.
+/// Looks after which the keeper takes the turn from the thread that has it: some ten milliseconds.
 const TURN_ROUNDS: u32 = 400;
 /// What a MiB of frames takes where nothing is known of it, and what is believed of it at least and at most, nanoseconds.
 const NS_PER_MIB: u64 = 250_000;
@@ -45,13 +45,13 @@ const NS_PER_MIB_BOUNDS: (u64, u64) = (1_000, 100_000_000);
 /// Weight of one observation: an eighth.
 const WEIGHT_DIVISOR: u64 = 8;
 
-/// Whose turn it is to give memory. Nothing is safe by it: whoever is late is overtaken, and gives what it has claimed all the same.
+/// Whose turn it is to give memory. Nothing is safe by it: a thread that is late is overtaken, and gives what it has claimed all the same.
 struct Turn<'a> {
     me: Me<'a>,
 }
 
 impl<'a> Turn<'a> {
-    /// `None`: somebody else has it. Whoever has waited for it for long takes it all the same (`is_late`).
+    /// `None`: somebody else has it. A thread that has waited for it for long takes it all the same (`is_late`).
     fn take(me: Me<'a>, is_late: bool) -> Option<Self> {
         let word = &me.arena.superblock().giver;
         let exchange =
@@ -80,14 +80,14 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Gives the arena more of whatever it is short of, within its budget. `true` if anything was given. Whoever has waited for somebody
-/// else to do it, and waits no more, `is_late`.
+/// Gives the arena more of whatever it is short of, within its budget. `true` if anything was given. `is_late`: the caller has
+/// waited for somebody else to do it, and waits no more.
 pub fn more(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
     let Some(_turn) = Turn::take(me, is_late) else {
         return false;
     };
     let mut given = false;
-    // What is counted as free may be in the hands of somebody who does not go on.
+    // What is counted as free may be in the hands of a thread that does not go on.
     if !regions::shows_free(me.arena) {
         let bytes = if is_late { HUGE_BYTES } else { BATCH_BYTES };
         given |= more_frames(shared, me, bytes) != 0;
@@ -95,7 +95,7 @@ pub fn more(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
     given | more_of_tables(shared, me)
 }
 
-/// Gives the arena more memory though single frames may be free: whoever asks has found no huge page whose frames all are. As [`more`] in
+/// Gives the arena more memory though single frames may be free: the caller has found no huge page whose frames all are. As [`more`] in
 /// all else.
 pub fn more_runs(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
     Turn::take(me, is_late).is_some_and(|_turn| more_frames(shared, me, BATCH_BYTES) != 0)
@@ -112,9 +112,9 @@ pub fn is_under_way(me: Me<'_>) -> bool {
         && !threads::is_gone(me.arena, ThreadId(giver))
 }
 
-/// What giving memory to `bytes` more is expected to take, nanoseconds. Nothing where as much is free beyond what is left for
-/// those who cannot do without (taking that wakes the keeper, which gives more beside the writers, for a core), or where the budget
-/// is used up, so that others give way.
+/// What giving memory to `bytes` more is expected to take, nanoseconds. Nothing where as much is free beyond what is left for those
+/// that cannot do without (taking that wakes the keeper, which gives more beside the writers, for a core), or where the budget is
+/// used up, so that others give way.
 pub fn expected_ns(superblock: &Superblock, bytes: u64) -> u64 {
     let block = BLOCK_BYTES as u64;
     let left = superblock.frames_ready.load(Ordering::Relaxed) / 2;
@@ -166,7 +166,7 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
         };
         let missing = frames.saturating_sub(superblock.free_about()).min(left);
         let wanted = missing as usize * BLOCK_BYTES;
-        // Somebody who finds none waits for the whole of it.
+        // A thread that finds none waits for the whole of it.
         let most = if superblock.free_about() == 0 {
             HUGE_BYTES
         } else {
@@ -181,7 +181,7 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
         if given == 0 {
             more_of_tables(shared, me);
         }
-        // After each batch: this thread may have a nice value, and whoever has run out would wait for all of it.
+        // After each batch: this thread may have a nice value, and a thread that has run out would wait for all of it.
         drop(turn);
         if given == 0 {
             return;
@@ -232,8 +232,8 @@ fn more_nodes(me: Me<'_>) -> bool {
 }
 
 /// Backs the next huge page's worth of a table if few of its entries are free. Zeroed memory is free entries. Several may be at it:
-/// what has memory keeps its bytes, and of a few entries at a time one of them says that they are there. So whoever is stopped leaves
-/// those few to nobody, and the others go on behind them.
+/// what has memory keeps its bytes, and of a few entries at a time one of them says that they are there. So a thread that is stopped
+/// leaves those few to nobody, and the others go on behind them.
 fn more_of(
     me: Me<'_>,
     backed: &AtomicU32,

@@ -3,7 +3,7 @@
 //!
 //! What goes that way is the kernel's, so such a file must not be managed by anybody. Each way there is announced in a word of
 //! the arena, by inode, *before* it is used: counted, and then looked whether the session manages the file by now; if so, the file goes to the
-//! kernel. Who begins to manage a file reads the word first, makes the entry, and reads it again: of two that come at once, at
+//! kernel. A thread that begins to manage a file reads the word first, makes the entry, and reads it again: of two that come at once, at
 //! least one sees the other.
 //!
 //! A count is a hint: several inodes have a word in common, and ways end without anybody hearing of it, by deaths not least.
@@ -47,7 +47,7 @@ pub fn end(superblock: &Superblock, hash: u64) {
     }
 }
 
-/// The file's mark has been taken away, so that nobody is held up at it: no way begins, but whoever is about to manage the file looks anew.
+/// The file's mark has been taken away, so that nobody is held up at it: no way begins, but a thread that is about to manage the file looks anew.
 pub fn unmarked(superblock: &Superblock, hash: u64) {
     word(superblock, hash).fetch_add(ARRIVAL, Ordering::SeqCst);
 }

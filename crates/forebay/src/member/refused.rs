@@ -1,8 +1,8 @@
 //! What is owed to devices that have refused it: it counts in no limit that makes others wait.
 //!
 //! A file whose flush has failed is tried again by the keeper in its own time ([`errors::may_retry`]). Until then nobody can make room by
-//! writing what it owes, so who writes to other files neither waits for that nor tries it. Memory's own limit still holds. Without a keeper no
-//! time is known, and whoever needs room tries everything.
+//! writing what it owes, so a writer of other files neither waits for that nor tries it. Memory's own limit still holds. Without a keeper no
+//! time is known, and a thread that needs room tries everything.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Shared {
 
     /// Pages owed that cannot be written for now, about, as they were a moment ago.
     pub fn refused_pages(&self) -> u64 {
-        // Whoever needs room tries everything then.
+        // A thread that needs room tries everything then.
         if !has_keeper(&self.arena) {
             return 0;
         }

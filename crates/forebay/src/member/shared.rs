@@ -191,7 +191,7 @@ impl Shared {
         if self.keeps.load(Relaxed) {
             self.arena.file_unchecked(file).asks.accept();
         }
-        // The table is looked at without the lock: who holds it waits for nobody.
+        // The table is looked at without the lock: its holder waits for nobody.
         let first = self.devices().get(&file).cloned();
         if let Some(first) = &first
             && self.is_of(file, first)
@@ -252,8 +252,8 @@ impl Shared {
     }
 
     /// One description of a file has been closed, and its device file, `mine`, will be dropped: if it was the last that this
-    /// process has and nothing is owed, the process gives its descriptors back. A keeper, who has them for others as well, does so if nobody writes
-    /// the file and it lacks nothing: with a description less the kernel can tell the next opener that nobody else has the file.
+    /// process has and nothing is owed, the process gives its descriptors back. A keeper, which has them for others as well, does so if nobody
+    /// writes the file and it lacks nothing: with a description less the kernel can tell the next opener that nobody else has the file.
     pub fn closed(&self, file: FileId, mine: &Arc<dyn DeviceFile>) {
         let entry = self.arena.file_unchecked(file);
         if self.keeps.load(Relaxed) {
@@ -281,8 +281,8 @@ impl Shared {
         self.devices().keys().copied().collect()
     }
 
-    /// All entries that this process has device files for, one after the other: whoever is at one keeps none of the others open, since
-    /// their closes wait for that.
+    /// All entries that this process has device files for, one after the other: while the caller is at one, this keeps none of the
+    /// others open, since their closes wait for that.
     pub fn open_devices(&self) -> impl Iterator<Item = (FileId, Arc<dyn DeviceFile>)> + '_ {
         let files = self.open_files().into_iter();
         files.filter_map(|file| Some((file, self.device_unless_stale(file)?)))
@@ -311,7 +311,7 @@ impl Shared {
         self.keeps.load(Relaxed) && self.guard().is_some_and(|guard| guard.is_alone(inode))
     }
 
-    /// Whether this keeper's guard holds somebody up who opens the file.
+    /// Whether this keeper's guard holds up a program that opens the file.
     pub fn holds_up(&self, file: FileId) -> bool {
         let inode = self.arena.file_unchecked(file).numbers();
         self.keeps.load(Relaxed) && self.guard().is_some_and(|guard| guard.holds_up(inode))
@@ -356,7 +356,8 @@ impl Shared {
 
     /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
     /// unless it is dated later than the last that was seen of it. `false`: the thread is at a change of the
-    /// file already, and it is that one's end that ends this: who waits in a flush may repair, and a repair waits for flights.
+    /// file already, and it is that one's end that ends this: a thread that waits in a flush may repair, and a repair waits
+    /// for flights.
     #[must_use]
     pub fn begin_intent(&self, me: Me<'_>, file: FileId) -> bool {
         let entry = me.arena.file_unchecked(file);
@@ -447,7 +448,7 @@ impl Drop for Shared {
             return;
         };
         // Everybody who maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
-        // several who leave at once the last one gets it, and nobody may look at what files lack before.
+        // several that leave at once the last one gets it, and nobody may look at what files lack before.
         if file.try_lock().is_err() {
             return;
         }

@@ -53,11 +53,11 @@ const EMPTY_ROUNDS: u32 = 2000;
 const FAR: u32 = 64;
 
 /// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
-/// for entries that are not open misses it. Where whoever has that lock does not go on, it fails: the file can be the kernel's.
+/// for entries that are not open misses it. Where the holder of that lock does not go on, it fails: the file can be the kernel's.
 ///
 /// `has_come` is asked before anybody else can find the entry: whether somebody from outside may have come to the file since the caller has looked.
-/// `None`: that is so, and nothing was done; the caller looks anew. On its last try it does not (`is_last`): nobody has held up who came, so what
-/// nobody else manages yet is the kernel's.
+/// `None`: that is so, and nothing was done; the caller looks anew. On its last try it does not (`is_last`): nobody has held up those that came, so
+/// what nobody else manages yet is the kernel's.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -136,7 +136,7 @@ fn leave_to_kernel_if(
     has_come: &dyn Fn() -> bool,
 ) {
     let Some(id) = id else { return };
-    // The entry is there: who comes from here on waits.
+    // The entry is there: a program that comes from here on waits.
     fence(SeqCst);
     let entry = me.arena.file_unchecked(id);
     if has_come() && shared.is_open_once(id) && !entry.owes() {
@@ -247,9 +247,9 @@ fn has_numbers_of(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
         && entry.inode.load(Ordering::Relaxed) == caps.inode
 }
 
-/// The file system has given the inode number to another file, so the entry's file is gone: who looks for the number
-/// ([`find`]) shall not find this entry. Its memory is given back as that of any idle entry. Where it owes bytes, it has to be
-/// certain: they are dropped.
+/// The file system has given the inode number to another file, so the entry's file is gone: a search for the number ([`find`])
+/// shall not find this entry. Its memory is given back as that of any idle entry. Where it owes bytes, it has to be certain:
+/// they are dropped.
 fn is_gone(shared: &Shared, id: FileId, entry: &FileEntry, device: &dyn DeviceFile) -> bool {
     if !has_numbers_of(entry, device) {
         return false;
@@ -343,7 +343,7 @@ fn enter(
     );
     take_sizes(entry, stat, holey);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
-    // Before it counts anybody: who sees a count looks at the lock.
+    // Before it counts anybody: a thread that sees a count looks at the lock.
     entry.lock_byte.store(lock_byte, Ordering::Release);
     counts::begin(entry, device.is_writable());
     search::entered(me.arena);
@@ -351,7 +351,7 @@ fn enter(
     entry.assert_entry();
 }
 
-/// Sizes as the device has them, for a file of which nothing is in memory: who has died changing it leaves no doubt any more.
+/// Sizes as the device has them, for a file of which nothing is in memory: a thread that has died changing it leaves no doubt any more.
 fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
     entry.end_intent(ThreadId::NOBODY);
     entry.flags.fetch_and(!EXCEEDING, Ordering::AcqRel);
@@ -457,8 +457,8 @@ pub fn error_sequence(me: Me<'_>, id: FileId) -> u32 {
     errors::sequence(me.arena.file_unchecked(id))
 }
 
-/// A file, or a directory above it, may have been renamed while it is open: whoever has it open asks the kernel for the name. Another name that leads
-/// to it stays: it may be younger.
+/// A file, or a directory above it, may have been renamed while it is open: a process that has it open asks the kernel for the name. Another name
+/// that leads to it stays: it may be younger.
 pub fn follow_name(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
     let Some((_, buffered)) = device.descriptors() else {
         return;

@@ -1,8 +1,9 @@
 //! Which processes hold views, and the pins of those that are gone.
 //!
 //! A process with views has a number. It owns the lock of the byte with that number in the arena's file, which the kernel takes away when
-//! the process ends, however it does (a child that was forked and runs on keeps it, and can read the views that it has inherited). Whoever
-//! takes pins of the dead back owns the lock meanwhile, so that the number is nobody else's. An arena on the heap is one process's.
+//! the process ends, however it does (a child that was forked and runs on keeps it, and can read the views that it has inherited). A
+//! process that takes pins of the dead back owns the lock meanwhile, so that the number is nobody else's. An arena on the heap is one
+//! process's.
 //!
 //! Mappings that a program has asked for have a number of their own, with an open description of its own ([`Holder`]): each mapping that is
 //! made of that description keeps it, and with it the lock, in whatever process it comes to be.
@@ -28,7 +29,7 @@ pub struct Viewers {
 }
 
 /// A number for pins, and an open description of the arena's file that owns its lock. Once the last descriptor and the last mapping of the
-/// description are gone, the pins are those of somebody who is gone.
+/// description are gone, the pins are those of a process that is gone.
 #[derive(Debug)]
 pub struct Holder {
     number: u32,
@@ -142,8 +143,8 @@ impl Shared {
     }
 }
 
-/// Takes a number that is nobody's: whoever had it before is gone, and so are its pins. `false`: somebody has it, or its pins cannot be taken
-/// back yet.
+/// Takes a number that is nobody's: the process that had it before is gone, and so are its pins. `false`: somebody has it, or its pins cannot
+/// be taken back yet.
 fn takes(arena: BorrowedFd<'_>, me: Me<'_>, number: u32) -> bool {
     let byte = FIRST_BYTE + u64::from(number);
     let is_owned = lock::try_own(arena, byte).unwrap_or(false);

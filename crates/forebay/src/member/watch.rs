@@ -1,8 +1,8 @@
 //! Before a file becomes managed: the keeper's guard sees who opens it from then on, and nobody outside the session has it open.
 //!
-//! In this order, and an outsider that comes in between is noted by the guard as one who reaches the file ([`reached`]). While no keeper
+//! In this order, and an outsider that comes in between is noted by the guard as one that reaches the file ([`reached`]). While no keeper
 //! answers, and the program cannot mark the file by itself, nobody watches: where outsiders are to wait no file becomes managed then, and
-//! elsewhere the next keeper looks who has come.
+//! elsewhere the next keeper looks for those that have come.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -42,7 +42,7 @@ impl Shared {
     /// Looks, and has the keeper look from now on. `fd` is the caller's only description of the file.
     ///
     /// # Errors
-    /// The system's, when the file cannot be asked who it is.
+    /// The system's, when the file cannot be asked which one it is.
     pub fn watch(&self, fd: BorrowedFd<'_>) -> Result<Seen> {
         let asked = stat::stat(fd).map_err(|e| Error::device("stat", &e))?;
         let inode = (asked.device, asked.inode);
@@ -139,9 +139,9 @@ impl Watched {
     /// The file has been closed: takes its mark away, unless the session knows it still. As [`Line::by_listener`] it has descriptors for a
     /// moment.
     ///
-    /// Somebody may begin to manage it meanwhile, who has it marked, makes the entry, and then looks whether anybody has come. Here the mark is
-    /// taken away first, then it is said that somebody may have come, and the entry is looked for last. So of the two at least one sees the
-    /// other, and the file is the kernel's then.
+    /// Another thread may begin to manage it meanwhile: it has the file marked, makes the entry, and then looks whether anybody has come. Here
+    /// the mark is taken away first, then it is said that somebody may have come, and the entry is looked for last. So of the two at least one
+    /// sees the other, and the file is the kernel's then.
     ///
     /// [`Line::by_listener`]: crate::member::handoff::line::Line::by_listener
     pub fn take_mark_away(self) -> Option<Unmarked> {

@@ -150,7 +150,7 @@ impl Arena {
         let _ = self.rescue.set(rescue);
     }
 
-    /// Called by whoever waits for another thread, idle or parked: it may have died.
+    /// Called by a thread that waits for another one, idle or parked: it may have died.
     pub fn rescue(&self, me: Me<'_>) {
         self.rescue_from(me, false);
     }
@@ -365,7 +365,7 @@ impl Arena {
                 && bytes.end.is_multiple_of(size_of::<AtomicU64>())
         );
         // SAFETY: within the mapping, before the frames, whole words; the caller has given them memory; the mapping lives as long as
-        // `self`. Whoever looks at them meanwhile does so by atomic accesses as well.
+        // `self`. Threads that look at them meanwhile do so by atomic accesses as well.
         let words = unsafe {
             let first = self
                 .mapping

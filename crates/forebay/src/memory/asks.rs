@@ -4,7 +4,7 @@
 //! none --> asked --> taken(thread) --> none         by compare-and-swap of the one word, each
 //!   ^        |            |
 //!   +--------+            +--> given up --> none    a reader has waited long enough: nobody waits any more
-//!   taken back by who wants to read it now
+//!   taken back by a reader that needs it now
 //! ```
 //!
 //! All of it is hints: a word that is lost, or overwritten by a newer one, costs a reader the read that it would have been

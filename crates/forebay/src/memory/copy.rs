@@ -2,7 +2,7 @@
 //!
 //! Other processes may write the same bytes at any time, so they are never seen as slices
 //! (arena rule 9): addresses and lengths go in, bytes are moved. What a racing copy brings out is
-//! thrown away by the caller, who checks the header's version afterwards; what it brings in is owed to the
+//! thrown away by the caller, which checks the header's version afterwards; what it brings in is owed to the
 //! device before the first byte moves. With `sim`, a copy can be cut in half by a simulated death.
 
 #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]

@@ -29,7 +29,7 @@ pub struct FileEntry {
     /// Flags below.
     pub flags: AtomicU32,
     /// Open descriptions of this file in the session: in the lower half those that only read, in the upper those that have descriptors that
-    /// the file could be written by. One word: who adds both up never sees none while one comes and another goes.
+    /// the file could be written by. One word: a thread that adds both up never sees none while one comes and another goes.
     pub openers: AtomicU64,
     /// Device number.
     pub device: AtomicU64,
@@ -81,7 +81,7 @@ pub struct FileEntry {
     pub unheard_since: AtomicU32,
     /// Syncs under way, and those at which somebody has died ([`crate::memory::threads::Me::at_sync`]).
     pub syncs: std::sync::atomic::AtomicU32,
-    /// 1 where the file has been synced since its last large write: who did that will do it again. A hint.
+    /// 1 where the file has been synced since its last large write: a program that did that will do it again. A hint.
     pub was_synced: AtomicU32,
     /// Syncs in a row, none of which had much to write. A hint.
     pub small_syncs: AtomicU32,
@@ -96,7 +96,7 @@ pub struct FileEntry {
     /// since (`file::closing`). Afterwards it tells a time of the device file that our writing has left from one that others have.
     pub closed_ns: AtomicU64,
     /// The `birth` for which somebody has found another file under the entry's numbers: its file is gone, whatever is owed to it, and
-    /// whoever is counted as having it open has died. Another birth than the entry's says nothing.
+    /// each process that is counted as having it open has died. Another birth than the entry's says nothing.
     pub outlived: AtomicU64,
     /// What is seldom looked at.
     pub rest: Line,
@@ -149,7 +149,7 @@ pub const HURRY: u32 = 16;
 pub const CLOSING: u32 = 32;
 /// The keeper has a lease on the device file, and gives it up when nothing is owed any more.
 pub const LEASED: u32 = 64;
-/// A flush or a sync has failed of which nobody who has the file open has heard: who opens it next does.
+/// A flush or a sync has failed of which nobody who has the file open has heard: the program that opens it next does.
 pub const UNHEARD: u32 = 128;
 /// A keeper has seen, under its lease, that nobody has the file open and no name leads to it (`member::gone`).
 pub const VANISHED: u32 = 1024;
@@ -208,7 +208,7 @@ impl FileEntry {
         (openers as u32).saturating_add((openers >> 32) as u32)
     }
 
-    /// Whether the device file may have another length than the file: whoever gives it to others makes it fit first.
+    /// Whether the device file may have another length than the file: a thread that gives it to others makes it fit first.
     pub fn lacks_length(&self) -> bool {
         self.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
             || self.disk_end.load(Ordering::Acquire) < self.size.load(Ordering::Acquire)
@@ -278,8 +278,8 @@ impl FileEntry {
         }) * BLOCK_BYTES as u64
     }
 
-    /// A range has space throughout: it is joined to what is known, or takes its place where it is longer. By who is in an operation: nobody
-    /// takes space away meanwhile.
+    /// A range has space throughout: it is joined to what is known, or takes its place where it is longer. By a thread in an operation:
+    /// nobody takes space away meanwhile.
     pub fn note_solid(&self, offset: u64, end: u64) {
         let block = BLOCK_BYTES as u64;
         let most = u64::from(u32::MAX);
@@ -371,8 +371,8 @@ impl FileEntry {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// As [`FileEntry::end_intent`], for who has died at the change and has nobody to look at the device file: the note is nobody's from now
-    /// on, and stays.
+    /// As [`FileEntry::end_intent`], for a thread that has died at the change and has nobody to look at the device file: the note is
+    /// nobody's from now on, and stays.
     pub fn leave_intent(&self, dead: ThreadId) {
         let (word, bit) = self.intent(ThreadId::NOBODY);
         word.fetch_or(bit, Ordering::AcqRel);
@@ -418,8 +418,8 @@ impl FileEntry {
         (self.witnessed.load(Ordering::Acquire) == sum_of(changes, seen)).then_some(seen)
     }
 
-    /// Remembers how the device file looks after the change that `changes` counts. Several may be at it, each with what it has seen: who
-    /// looks meanwhile finds what one of them has written, or nothing.
+    /// Remembers how the device file looks after the change that `changes` counts. Several may be at it, each with what it has seen: a
+    /// thread that looks meanwhile finds what one of them has written, or nothing.
     pub fn set_witness(&self, seen: [u64; 3], changes: u32) {
         for (word, value) in self.witness.iter().zip(seen) {
             word.store(value, Ordering::Release);

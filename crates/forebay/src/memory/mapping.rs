@@ -50,7 +50,7 @@ pub struct Mapping {
     backing: Backing,
 }
 
-// SAFETY: a mapping owns its addresses and hands out a raw pointer only; whoever uses the pointer
+// SAFETY: a mapping owns its addresses and hands out a raw pointer only; the user of the pointer
 // answers for how the bytes are shared between threads and processes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the methods change the kernel's tables, which the kernel serialises.
@@ -138,7 +138,7 @@ impl Mapping {
     }
 
     /// Maps such a file for a few looks, and says what inode it has: without keeping the file open, so that it can be given no
-    /// memory, and nobody holds its lock by this; nor at an address of any kind, for whoever copies nothing out of it.
+    /// memory, and nobody holds its lock by this; nor at an address of any kind, for a caller that copies nothing out of it.
     ///
     /// # Errors
     /// As for [`Mapping::attach`].
@@ -288,8 +288,8 @@ impl Mapping {
         Ok(done && start == range.start && end == range.end)
     }
 
-    /// tmpfs mounted with `huge=advise` gives huge pages only to who asks. Elsewhere the advice is
-    /// refused or changes nothing, so the answer is of no interest.
+    /// tmpfs mounted with `huge=advise` gives huge pages only to mappings that ask. Elsewhere the
+    /// advice is refused or changes nothing, so the answer is of no interest.
     fn ask_for_huge_pages(&self) {
         let _ = self.advise(&(0..self.len), libc::MADV_HUGEPAGE);
     }
@@ -331,7 +331,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: allocated in `heap` with this layout; whoever holds the pointer promised not
+            // SAFETY: allocated in `heap` with this layout; the holder of the pointer promised not
             // to use it longer than the mapping.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base(), layout) },
             Backing::File(_) | Backing::Anonymous => {
@@ -430,8 +430,8 @@ fn page_bytes(file: &File) -> io::Result<usize> {
 
 fn fallocate(file: &File, mode: libc::c_int, range: &Range<usize>) -> io::Result<()> {
     loop {
-        // SAFETY: a call on an open descriptor; it names file offsets, no memory of ours. Whoever
-        // has a hole's bytes mapped sees zeros from then on: the caller's promise.
+        // SAFETY: a call on an open descriptor; it names file offsets, no memory of ours. A
+        // process that has a hole's bytes mapped sees zeros from then on: the caller's promise.
         let rc = unsafe {
             libc::fallocate(
                 file.as_raw_fd(),

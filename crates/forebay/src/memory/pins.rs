@@ -2,7 +2,7 @@
 //!
 //! A pin is a record in the arena: which process holds which frame. A frame's word counts its pins, and says whether the frame has been
 //! left by its header. Nobody changes a byte of a frame that has a pin: a writer gives its block a new frame
-//! (`scrap::own`), and whoever frees a header lets go of the frame ([`let_go`]). The last of the two, header and pins, frees it.
+//! (`scrap::own`), and a thread that frees a header lets go of the frame ([`let_go`]). The last of the two, header and pins, frees it.
 //!
 //! ```text
 //! linked, 0 pins <--> linked, pins --(let_go)--> viewed (no header's), pins --(the last unpin)--> free
@@ -29,10 +29,10 @@ pub const LEFT: u32 = 1 << 31;
 pub const COUNT: u32 = LEFT - 1;
 /// Numbers of processes that hold views, from 1 on.
 pub const HOLDERS_MAX: u32 = 256;
-/// The part of the memory that may be pinned: a half. The rest goes round as ever, so that whoever needs memory gets some.
+/// The part of the memory that may be pinned: a half. The rest goes round as ever, so that a thread that needs memory gets some.
 const PINNED_PARTS: u32 = 2;
 
-/// One pin, in the hands of who made it.
+/// One pin, in the hands of its maker.
 #[derive(Debug)]
 pub struct Pin {
     record: u32,
@@ -77,7 +77,7 @@ pub fn pin(guard: &Guard<'_>, holder: u32) -> Option<Pin> {
     let frame = guard.frame()?;
     let word = arena.pins(frame)?;
     let pinned = &arena.superblock().frames_pinned;
-    // Before the frame's own count: whoever sees 0 here need not look there.
+    // Before the frame's own count: a thread that sees 0 here need not look there.
     let before = pinned.fetch_add(1, Ordering::AcqRel);
     let is_new = word.load(Ordering::Acquire) & COUNT == 0;
     let has_room = !is_new || before < frames_max(arena.superblock());
@@ -119,7 +119,7 @@ pub fn hold(me: Me<'_>, holder: u32, frame: FrameId) -> Option<Pin> {
     })
 }
 
-/// A frame from [`hold`] is a header's now, with its pin: whoever writes there gives the block a new one. The last step of making it so: where
+/// A frame from [`hold`] is a header's now, with its pin: a writer gives the block a new one. The last step of making it so: where
 /// a rebuild finds a header with a frame that says otherwise, somebody has died before it. Under the lock of that header.
 pub fn attached(arena: &Arena, frame: FrameId) {
     if let Some(word) = arena.pins(frame) {
@@ -139,7 +139,7 @@ fn take_record(me: Me<'_>, word: u64) -> Option<u32> {
 
 /// Takes pins back. The caller is in no operation, and reads their bytes no more.
 pub fn unpin(me: Me<'_>, pins: &[Pin]) {
-    // Whoever stops the session waits for an operation.
+    // A thread that stops the session waits for an operation.
     for some in pins.chunks(64) {
         let _alone = me.enter_arena();
         for pin in some {

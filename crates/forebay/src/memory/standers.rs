@@ -1,7 +1,7 @@
 //! Threads that are not in the session, and what they make calls of the kernel's on: a record for each, which is theirs for life.
 //!
 //! Whether a record's thread lives the kernel says, by a robust mutex, as with thread slots; so a call counts as under way exactly as
-//! long as it is. There are fewer records than there may be threads: who gets none has another way, see `session::standing`.
+//! long as it is. There are fewer records than there may be threads: a thread that gets none has another way, see `session::standing`.
 
 use crate::memory::superblock::Superblock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

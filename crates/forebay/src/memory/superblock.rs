@@ -54,7 +54,7 @@ pub struct Superblock {
     pub headers_backed: AtomicU32,
     /// Nodes that have memory.
     pub nodes_backed: AtomicU32,
-    /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
+    /// Whether the keeper sees outsiders come (`keeper::outsiders`): a process that manages a file has it watched first. 0: it does not.
     pub guard: AtomicU32,
     /// The number + 1 of the guard's listener in the keeper's process, by which members mark files themselves. 0: it has none.
     pub listener: AtomicU32,
@@ -121,7 +121,7 @@ pub struct Superblock {
     pub work: AtomicU32,
     /// 1 while the keeper sleeps on `work`.
     pub sleeping: AtomicU32,
-    /// Futex of who gives memory ahead of need; every wake-up adds one.
+    /// Futex of the thread that gives memory ahead of need; every wake-up adds one.
     pub ready_work: AtomicU32,
     /// Somebody has died in the middle of something, and the keeper shall repair.
     pub repair_asked: AtomicU32,
@@ -158,7 +158,7 @@ pub struct Superblock {
     /// The thread that is making an entry for a file that nobody has managed, or 0, by inode: calls of the kernel's wait for it, so
     /// that the file's length does not change meanwhile.
     pub newcomers: [AtomicU32; NEWCOMERS],
-    /// Calls of the kernel's under way on files that nobody manages: whoever begins to manage one waits for them; see
+    /// Calls of the kernel's under way on files that nobody manages: a thread that begins to manage one waits for them; see
     /// `session::standing`.
     pub standers: [Stander; STANDERS],
     /// Records that have been used are below this one.
@@ -179,7 +179,7 @@ pub struct Superblock {
     pub ahead_work: AtomicU32,
     /// 1 while it sleeps on `ahead_work`.
     pub ahead_sleeping: AtomicU32,
-    /// Counts blocks whose reading ahead has ended; who waits for one sleeps on it.
+    /// Counts blocks whose reading ahead has ended; a thread that waits for one sleeps on it.
     pub ahead_ends: AtomicU32,
     /// 1 where somebody may sleep on `ahead_ends`.
     pub ahead_awaited: AtomicU32,
@@ -268,7 +268,7 @@ impl Superblock {
         }
     }
 
-    /// Whoever has this thread's slot next does not keep the session.
+    /// The thread that has this one's slot next does not keep the session.
     pub fn resign(&self, id: ThreadId) {
         use crate::sync::Ordering::{AcqRel, Relaxed};
         let _ = self.keeper.compare_exchange(id.0, 0, AcqRel, Relaxed);

@@ -1,9 +1,9 @@
 //! Thread slots: who takes part in the session, whether it lives, and what it is doing.
 //!
 //! A thread takes a slot before it touches the arena. A slot *is* its robust mutex: the thread takes that first, and opens it
-//! last. When it dies in between, the kernel marks the mutex's word, in any process and pid namespace (arena rule 4), and
-//! whoever takes the mutex then sees to what is left. While a thread works it publishes the file in its *operation word*; whoever must be alone on a file, or in the
-//! session, closes a gate and waits for the words (arena rule 6). `docs/locking.md` has the reasoning.
+//! last. When it dies in between, the kernel marks the mutex's word, in any process and pid namespace (arena rule 4), and the thread that takes the mutex then sees
+//! to what is left. While a thread works it publishes the file in its *operation word*; a thread that must be alone on a file, or in the session, closes a gate and
+//! waits for the words (arena rule 6). `docs/locking.md` has the reasoning.
 //!
 //! Entering pairs with closing a gate: the entering side stores its word and then loads the gate, the
 //! closing side stores the gate and then loads the words; `membarrier` (or a full fence on
@@ -48,8 +48,8 @@ pub const COUNTERS: usize = 32;
 /// A slot, 512 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
-    /// Which of the slot's lives this is, with [`TAKEN`] while it lasts. Who has the mutex alone changes it, and
-    /// [`give_up`] for a thread that lives.
+    /// Which of the slot's lives this is, with [`TAKEN`] while it lasts. Only the holder of the mutex changes
+    /// it, and [`give_up`] for a thread that lives.
     state: AtomicU32,
     /// Process id, for people; never used as evidence of life.
     pub pid: AtomicU32,
@@ -82,7 +82,7 @@ const _: () = assert!(size_of::<ThreadSlot>() == 512);
 
 /// In a slot's state: a thread has it, or had it and is dead.
 const TAKEN: u32 = 1;
-/// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
+/// What a life adds to the state word: a thread that decides by what a slot was in another life changes nothing.
 const LIFE: u32 = 2;
 const LIFE_MASK: u32 = !(LIFE - 1);
 /// The operation is in a system call or a wait and touches nothing shared.
@@ -173,7 +173,7 @@ impl ThreadSlot {
         self.state.load(Ordering::Acquire) & TAKEN != 0
     }
 
-    /// Leaves nothing of this life. Who has the mutex opens it next, or begins another.
+    /// Leaves nothing of this life. The holder of the mutex opens it next, or begins another.
     fn end_life(&self) {
         self.op.store(0, Ordering::Relaxed);
         self.flushing.store(0, Ordering::Relaxed);
@@ -200,7 +200,7 @@ pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
         .is_none_or(|slot| slot.ended_life().is_some())
 }
 
-/// Whether whoever is named in a lock word cannot release it: dead, or no longer there.
+/// Whether the thread that a lock word names cannot release it: dead, or no longer there.
 pub fn is_gone(arena: &Arena, id: ThreadId) -> bool {
     match arena.thread(id) {
         Some(slot) => !slot.is_taken() || is_dead(arena, id),
@@ -230,7 +230,7 @@ impl<'a> Me<'a> {
         match self.gates_after_barrier(file) {
             None => Ok(Operation { me: self, file }),
             Some(Closed::File(_)) if planted!(DeafEnter) => Ok(Operation { me: self, file }),
-            // Whoever closed the gate is alone on the file, and may flush and evict it.
+            // The thread that closed the gate is alone on the file, and may flush and evict it.
             Some(Closed::File(by)) if by == self.id => Ok(Operation { me: self, file }),
             Some(closed) => {
                 slot.op.store(0, Ordering::Release);
@@ -253,7 +253,7 @@ impl<'a> Me<'a> {
         }
     }
 
-    /// Enters an operation that ends a flight: a closed file gate does not keep it out, because whoever closed it may be
+    /// Enters an operation that ends a flight: a closed file gate does not keep it out, because the closer may be
     /// waiting for just this; a stopped session does. Only header locks may be taken in it.
     pub fn enter_past_gate(self, file: FileId) -> Operation<'a> {
         let operation = Operation { me: self, file };

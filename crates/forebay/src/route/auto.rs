@@ -25,7 +25,7 @@
 //! so that a faster device never turns direct into scrap.
 //!
 //! What goes to memory is written eagerly in a hurry only. Else it is left to the keeper's own times, the limits, a sync and the
-//! close, as the kernel leaves it: what is in flight holds up whoever reserves space or closes the file, and what is
+//! close, as the kernel leaves it: what is in flight holds up a thread that reserves space or closes the file, and what is
 //! removed soon need not be written at all (decision 0021).
 //!
 //! On a mounted store a flush and its sync are two requests to another process, and a direct write and its sync five. There a synchronous request of up to

@@ -460,7 +460,7 @@ fn drop_pages_before_freeing(guard: &Guard<'_>, file: &FileEntry) {
 pub fn cut_page(guard: &Guard<'_>, page: usize, from: usize) {
     let bit = 1u64 << page;
     if is_shared(guard) {
-        // Whoever makes the file shorter has seen to it that views do not hold what it cuts: these bytes are zeros already.
+        // The thread that makes the file shorter has seen to it that views do not hold what it cuts: these bytes are zeros already.
         return;
     }
     if guard.valid() & bit != 0 {

@@ -31,7 +31,7 @@ use crate::sys::{lock, stat};
 /// How often a keeper is asked to write a file that others go on writing to.
 const KERNEL_TRIES: u32 = 1000;
 
-/// How often it is looked anew for who uses a file, since somebody may have come to it meanwhile.
+/// How often a process looks anew for users of a file, since somebody may have come to it meanwhile.
 pub(super) const TRIES: u32 = 8;
 
 /// Why a file is not managed.
@@ -107,7 +107,7 @@ pub fn find_arena(config: &Config) -> Option<PathBuf> {
 enum Standing {
     /// A program that reaches it past the engine has given it to the kernel, so nobody does.
     Managed,
-    /// Something of it is in memory, and nobody has it open: who reaches it has not asked.
+    /// Something of it is in memory, and nobody has it open: a program that reaches it has not asked.
     Idle,
     /// Nothing.
     New,
@@ -332,8 +332,8 @@ impl Session {
 }
 
 impl Session {
-    /// Gives an inode that the session knows to the kernel, whoever has it open: everything is flushed and dropped from memory
-    /// first. `reason` is not 0.
+    /// Gives an inode that the session knows to the kernel, whichever programs have it open: everything is flushed and dropped
+    /// from memory first. `reason` is not 0.
     ///
     /// # Errors
     /// The device's, and [`Error::Session`] where nobody can flush the file; it stays managed then.

@@ -31,7 +31,7 @@ pub struct Glance {
     arena: Arena,
 }
 
-/// A keeper, as somebody sees it who waits for it to close a file.
+/// A keeper, as a thread sees it that waits for it to close a file.
 #[derive(Clone, Copy, Debug)]
 pub struct WithKeeper {
     /// It has the file open, or is stopped: descriptors may be on their way to it.
@@ -147,7 +147,7 @@ impl Glance {
         Some((Glance { arena }, inode))
     }
 
-    /// Gives the mapping up, for good; who still looks sees a session that knows nothing.
+    /// Gives the mapping up, for good; a thread that still looks sees a session that knows nothing.
     ///
     /// # Errors
     /// As for `mmap`.
@@ -155,7 +155,8 @@ impl Glance {
         self.arena.give_up(|| standing::give_up(&self.arena))
     }
 
-    /// Whether the arena has been removed by the last who had it: what is said of files here says nothing any more, and there may be another.
+    /// Whether the arena has been removed by the last process that had it: what is said of files here says nothing any more, and there may be
+    /// another.
     #[inline]
     pub fn has_ended(&self) -> bool {
         table::has_ended(&self.arena)
@@ -214,7 +215,7 @@ impl Glance {
         (!other).then_some(known)
     }
 
-    /// As [`Known::changed_ns`], of a file that is with the kernel: whoever has opened it there has changed nothing by that.
+    /// As [`Known::changed_ns`], of a file that is with the kernel: a program that has opened it there has changed nothing by that.
     pub fn changed_with_kernel(
         &self,
         (device, inode): (u64, u64),
@@ -231,7 +232,7 @@ impl Glance {
     }
 
     /// As [`Glance::known`], for a file that has just been opened. What is left in memory of an earlier file of its number is
-    /// found out here, and noted for all who look after this.
+    /// found out here, and noted for all that look after this.
     pub fn known_of(&self, (device, inode): (u64, u64), fd: BorrowedFd<'_>) -> Option<Known> {
         let known = self.known(device, inode)?;
         let entry = self.arena.file_unchecked(known.id);
@@ -283,8 +284,8 @@ impl Glance {
         self.arena.superblock().guard.load(Ordering::Acquire) == guard::HOLDS
     }
 
-    /// Whether a file that nobody of the session has open is open in the keeper: it is stopped, or late. For who cannot wait to be told. `None`:
-    /// no keeper lives, or somebody has it open.
+    /// Whether a file that nobody of the session has open is open in the keeper: it is stopped, or late. For a caller that cannot wait to be
+    /// told. `None`: no keeper lives, or somebody has it open.
     pub fn with_keeper(&self, (device, inode): (u64, u64)) -> Option<WithKeeper> {
         let round = self.arena.superblock().tick.load(Ordering::Acquire);
         let is_open = table::find(&self.arena, device, inode)
@@ -331,7 +332,7 @@ impl Glance {
         }
     }
 
-    /// As [`Glance::await_closed`], for who will only read the file: what memory has of it need not be written first.
+    /// As [`Glance::await_closed`], for a caller that will only read the file: what memory has of it need not be written first.
     pub fn take_back(&self, device: u64, inode: u64) -> bool {
         let Some(id) = table::find(&self.arena, device, inode) else {
             return false;

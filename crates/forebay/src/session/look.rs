@@ -431,7 +431,7 @@ impl Session {
     /// does not know the file.
     ///
     /// # Errors
-    /// The system's, when the file cannot be asked who it is.
+    /// The system's, when the file cannot be asked which one it is.
     pub fn evict_file(&self, file: BorrowedFd<'_>) -> Result<Option<Evicted>> {
         let asked = stat::stat(file).map_err(|e| Error::device("stat", &e))?;
         let me = self.shared.me()?;

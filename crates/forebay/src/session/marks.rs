@@ -1,8 +1,8 @@
 //! Changes of an inode that programs of the session make by way of the kernel: of its mode, its owner, its names, its times.
 //!
 //! They move the time by which a recovery tells whether somebody else has changed the file, so they are noted as the session's own
-//! changes of the device file are ([`Shared::change`](crate::member::shared::Shared::change)), in the arena alone: who makes them may
-//! be no member.
+//! changes of the device file are ([`Shared::change`](crate::member::shared::Shared::change)), in the arena alone: the process that
+//! makes them may be no member.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;

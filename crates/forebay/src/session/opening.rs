@@ -132,8 +132,8 @@ impl Session {
         Ok(self.in_use(file)?.and_then(|id| self.shared.device(id)))
     }
 
-    /// Leaves a file to the kernel. It is managed for everybody in the session or for nobody: who has it open goes on through the kernel, and
-    /// nobody manages it while this one has it open.
+    /// Leaves a file to the kernel. It is managed for everybody in the session or for nobody: a program that has it open goes on through the
+    /// kernel, and nobody manages it while this one has it open.
     fn leave_to_kernel(&self, file: &std::fs::File, code: u32) -> Result<Reaching> {
         let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
         let inode = (meta.dev(), meta.ino());

@@ -1,12 +1,12 @@
 //! Calls of the kernel's on files that nobody manages, and those who begin to manage one: each sees the other.
 //!
 //! A thread that asks the kernel says at which inode it is in a record of its own (`memory::standers`), and then looks whether somebody
-//! is making an entry for the file; whoever makes one says so first, and then looks at the records. So the length that an entry
+//! is making an entry for the file; a thread that makes one says so first, and then looks at the records. So the length that an entry
 //! begins with is the file's.
 //!
 //! Neither waits for ever, and none goes on because it has waited. Where a call takes long, its thread alive, the file is left to the
-//! kernel. Where who makes an entry takes long, the call is made as one that reaches the file past the engine ([`reached`]), which
-//! who makes the entry sees when it is made. The dead are not waited for.
+//! kernel. Where the maker of an entry takes long, the call is made as one that reaches the file past the engine ([`reached`]), which
+//! that one sees when the entry is made. The dead are not waited for.
 
 use std::cell::Cell;
 use std::sync::atomic::{self, AtomicUsize, Ordering::SeqCst};
@@ -29,7 +29,7 @@ const SHORT: Duration = Duration::from_millis(1);
 /// How often a thread that has got no record goes without before it asks again.
 const WITHOUT: u32 = 1000;
 
-/// Where a thread notes its record. Whoever calls keeps it in memory of the thread's own; zeros are good.
+/// Where a thread notes its record. The caller keeps it in memory of the thread's own; zeros are good.
 #[derive(Default)]
 pub struct Place {
     /// The arena in which the thread has a record; 0: none.
@@ -161,7 +161,7 @@ fn retry(arena: &Arena, record: &Stander, inode: u64) -> bool {
     }
 }
 
-/// Waits until whoever makes an entry has done so, or has died. `false`: it takes long, or it is stopped.
+/// Waits until the thread that makes an entry has done so, or has died. `false`: it takes long, or it is stopped.
 fn await_newcomer(arena: &Arena, word: &AtomicU32, begun: Instant) -> bool {
     let (mut round, mut waiting) = (0, Waiting::begin());
     loop {
@@ -181,7 +181,7 @@ fn await_newcomer(arena: &Arena, word: &AtomicU32, begun: Instant) -> bool {
     }
 }
 
-/// Whoever makes an entry for a file that nobody manages: calls of the kernel's on it wait.
+/// The thread that makes an entry for a file that nobody manages: calls of the kernel's on it wait.
 pub struct Newcomer<'a> {
     word: &'a AtomicU32,
     me: Me<'a>,

@@ -78,7 +78,7 @@ impl Session {
                 true => self.shared.ask_to_sync(id),
                 false => self.shared.ask_to_flush(id),
             };
-            // Where a sync alone is missing, of a file that nobody can open, whoever had it open has heard of that.
+            // Where a sync alone is missing, of a file that nobody can open, the program that had it open has heard of that.
             if done || !lacks::owes_or_is_closing(self.shared.arena.file_unchecked(id)) {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! What `sync` and `syncfs` promise: everything, whoever of the session has written it.
+//! What `sync` and `syncfs` promise: everything, whichever program of the session has written it.
 //!
 //! The keeper writes what it has descriptors of, with many requests under way; what it does not get done is written by the caller,
 //! file by file. Making it durable in the devices' caches as well is the kernel's call of the same name.
@@ -50,7 +50,8 @@ impl Session {
     /// returns.
     ///
     /// # Errors
-    /// The first; all that can be written is, and who has such a file open hears of it as ever.
+    /// The first; all that can be written is, and a program that has such a file open hears of
+    /// it as ever.
     pub fn write_all(&self, device: Option<u64>) -> Result<()> {
         let shared = &self.shared;
         let me = shared.me()?;

@@ -11,17 +11,17 @@ pub enum Bug {
     SameVersion,
     /// Bytes leave a header and the epoch does not say so.
     SameEpoch,
-    /// Whoever fills compares epochs only, not which header it is.
+    /// A fill compares epochs only, not which header it is.
     AnyHeader,
     /// Entering an operation does not look at the file's gate.
     DeafEnter,
-    /// Whoever closes a file's gate takes itself for the only one that has ever come in.
+    /// A thread that closes a file's gate takes itself for the only one that has ever come in.
     AloneUnasked,
     /// Coming back from a wait does not look at the session's gate.
     DeafUnpark,
     /// Small frames are given back before their bytes have been moved.
     EarlyFree,
-    /// Whoever gives memory to a huge page does not look whether somebody else has claimed it.
+    /// A thread that gives memory to a huge page does not look whether somebody else has claimed it.
     LooseClaim,
     /// The last free part of a carved frame makes it whole without asking for all others.
     LooseUncarve,
@@ -37,7 +37,7 @@ pub enum Bug {
     ZerosAtTheEnd,
     /// An append chooses its offset before it has the lock.
     EarlyEnd,
-    /// A truncation does not wait for who appends.
+    /// A truncation does not wait for appends.
     CutAppends,
     /// A file goes to the kernel in the middle of an append.
     SwitchedAppends,
@@ -61,9 +61,9 @@ pub enum Bug {
     SkipDeviceSync,
     /// A sync that the device has refused is told nobody.
     SwallowSyncError,
-    /// How a device file looks is taken for what one has seen, whoever has written it.
+    /// How a device file looks is taken for what one has seen, whichever process has written it.
     LooseWitness,
-    /// Whoever opens a file does not look whether it is the one that had its number before.
+    /// A process that opens a file does not look whether it is the one that had its number before.
     AnyBirth,
     /// A rebuild lets two headers have one frame.
     TrustFrames,
@@ -81,7 +81,7 @@ pub enum Bug {
     DeafPressure,
     /// Eviction takes what was used again for something that a scan has left.
     EvictInUse,
-    /// A small frame is taken from a stock whoever else has changed the stock meanwhile.
+    /// A small frame is taken from a stock though another thread has changed the stock meanwhile.
     LooseStock,
     /// A rebuild leaves in stock what it shows as free.
     StaleStock,
@@ -97,7 +97,7 @@ pub enum Bug {
     SolidHoles,
     /// A writer changes the bytes of a frame that views hold.
     WriteInPlace,
-    /// Whoever frees a header frees its frame, whatever views hold it.
+    /// A thread that frees a header frees its frame, whatever views hold it.
     FreePinned,
     /// A writer takes space for its own that somebody else has reserved beyond a gap.
     BorrowedSpace,
@@ -119,7 +119,7 @@ pub enum Bug {
     EarlyRelease,
     /// The keeper does not give a lease up once everything is written.
     KeptLease,
-    /// Who opens an idle file does not look whether somebody outside has changed it.
+    /// A process that opens an idle file does not look whether somebody outside has changed it.
     StaleMemory,
 }
 

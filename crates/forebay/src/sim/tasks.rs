@@ -30,7 +30,8 @@ pub use state::Manner;
 thread_local! {
     /// Whether a task of a simulation is running on this thread.
     static ON: Cell<bool> = const { Cell::new(false) };
-    /// Whether the clock of this thread is a simulation's: who makes its sessions is none of its tasks, and shall have no other.
+    /// Whether the clock of this thread is a simulation's: the thread that makes its sessions runs none of its tasks, and shall have
+    /// no other.
     static HAS_CLOCK: Cell<bool> = const { Cell::new(false) };
     /// Accesses until the running task may lose its turn.
     static COUNTDOWN: Cell<u64> = const { Cell::new(0) };
@@ -112,7 +113,7 @@ fn yield_turn() {
     generator::yield_with(());
 }
 
-/// Unwinds as one who has been killed.
+/// Unwinds as a task that has been killed.
 fn die() -> ! {
     CRASHED.set(true);
     // Not a panic: no hook hears of it.
@@ -149,7 +150,7 @@ pub(crate) fn wait_on_futex(timeout: Duration) {
     with(|state| state.listen(false));
 }
 
-/// Wakes all who sleep on any word: early ends of such sleeps are always allowed.
+/// Wakes all tasks that sleep on any word: early ends of such sleeps are always allowed.
 pub(crate) fn wake_futexes() {
     with(|state| state.wake_listeners());
 }
@@ -179,7 +180,7 @@ pub fn turns() -> u64 {
     with(|state| state.turns)
 }
 
-/// A call of a device: whoever is killed in it dies at its end. Unless the power goes.
+/// A call of a device: a task that is killed in it dies at its end. Unless the power goes.
 #[must_use]
 pub struct DeviceCall(());
 

@@ -240,7 +240,7 @@ impl Tracker {
         let stride = self.stray.stride;
         let dense = (0..=STRIDE_DENSE_MAX as i64).contains(&stride);
         self.streams[index] = match self.stray.equal {
-            // Whoever begins at the beginning mostly goes on.
+            // A reader that begins at the beginning mostly goes on.
             ..EQUAL_MIN => Stream {
                 kind: Kind::New,
                 hits: u32::from(offset == 0),

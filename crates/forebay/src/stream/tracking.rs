@@ -5,7 +5,7 @@
 //! memory, is none of them and costs nothing. Every caller is in an operation on the file; the second and third
 //! happen under the block's header lock, so they come in the order in which they happened.
 //!
-//! The slot tree says first what the stream tree is told afterwards: whoever shrinks a stream looks there, under
+//! The slot tree says first what the stream tree is told afterwards: a thread that shrinks a stream looks there, under
 //! the tree's lock. So a change that is on its way is either seen or comes after.
 
 use crate::config::DirtyTracking;

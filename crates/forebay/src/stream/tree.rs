@@ -11,10 +11,10 @@
 //! exactly one dirty range, and a block that has a header is in exactly one address range**, unless the tree is in *doubt*. Why so:
 //! `docs/decisions/0013-streams.md`.
 //!
-//! The tree is a hint. What is owed is said by the marks of the slot tree (`frame::slots`), and who must not miss
-//! anything asks them in the end. Nothing waits for a tree: who cannot have its lock for a moment, or finds no free stream, notes
-//! a doubt and goes on, and the tree is made anew ([`tracking::mend`](super::tracking::mend)). A holder that died is found by a rebuild, which
-//! makes all trees anew.
+//! The tree is a hint. What is owed is said by the marks of the slot tree (`frame::slots`), and a thread that must not miss anything asks them
+//! in the end. Nothing waits for a tree: a thread that cannot have its lock for a moment, or finds no free stream, notes a doubt and goes on,
+//! and the tree is made anew ([`tracking::mend`](super::tracking::mend)). A holder that died is found by a rebuild, which makes all trees
+//! anew.
 //!
 //! Order: header lock > tree lock > lists' lock. The lock is held for a search and a few stores.
 

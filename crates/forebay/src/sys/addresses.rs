@@ -112,7 +112,7 @@ impl Addresses {
         }
         let target = self.start.wrapping_add(self.first + at).cast();
         let flags = flags | libc::MAP_FIXED;
-        // SAFETY: within the addresses that are ours; whoever may look there is told what becomes of it (`show`, `empty`).
+        // SAFETY: within the addresses that are ours; code that may look there is told what becomes of it (`show`, `empty`).
         let mapped = unsafe { libc::mmap(target, len, protection, flags, file, offset) };
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -130,7 +130,7 @@ impl Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: mapped in `reserve`, unmapped once; whoever lends the addresses out ends that before.
+        // SAFETY: mapped in `reserve`, unmapped once; the code that lends the addresses out ends that before.
         let rc = unsafe { libc::munmap(self.start.cast(), self.len) };
         debug_assert_eq!(rc, 0, "unmapping what was mapped cannot fail");
     }

@@ -172,7 +172,7 @@ fn parse_cgroup(text: &str, controller: &str) -> CgroupPaths {
 /// The directory of the cgroup `path` under the mount, as far as names can tell.
 ///
 /// `path` is relative to the root of this process's cgroup namespace, the mount's root to that of
-/// whoever mounted it. Equal prefixes mean that both count from the same root. A path of `/`
+/// the process that mounted it. Equal prefixes mean that both count from the same root. A path of `/`
 /// under a mount of some other root is a container that sees its own cgroup as the mount's top.
 fn own_dir(path: &Path, mount: &Mount) -> PathBuf {
     match path.strip_prefix(&mount.root) {

@@ -1,6 +1,6 @@
 //! `FIEMAP`: which parts of a file have space, and of what kind; and the same question to a mounted store, which has no `FIEMAP`.
 //!
-//! The answer is a snapshot: whoever needs it to stay true holds the file's range. Extents come in
+//! The answer is a snapshot: a caller that needs it to stay true holds the file's range. Extents come in
 //! file order; what lies between them is a hole.
 
 use super::{check, retry};

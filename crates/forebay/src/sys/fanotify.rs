@@ -1,4 +1,4 @@
-//! Permission events of fanotify: whoever opens a marked file waits until the listener has answered.
+//! Permission events of fanotify: a program that opens a marked file waits until the listener has answered.
 //!
 //! The kernel answers in the listener's place, and lets everybody in, once the last descriptor of the group is closed, however
 //! its process ends. Needs `CAP_SYS_ADMIN` in the first user namespace.
@@ -15,7 +15,7 @@ pub const EVENTS: usize = 16;
 const ROOM: u64 = 256;
 /// Numbers that are lent at once ([`Group::lend`]).
 const LENT: usize = 2;
-/// Numbers that are kept for that, and one for who comes next.
+/// Numbers that are kept for that, and one for the next that comes.
 pub const KEPT: usize = LENT + 1;
 /// Numbers that are kept, as far as they can be had.
 const SPARE: usize = EVENTS + KEPT;
@@ -36,7 +36,7 @@ pub struct Group {
     below: Vec<OwnedFd>,
     /// What marks are made by: they go with the inode's memory where the kernel can do that (Linux 5.19).
     mark: libc::c_uint,
-    /// Who has made it, and takes all marks away in the end; 0: somebody else.
+    /// The process that has made it, and takes all marks away in the end; 0: another one.
     process: u32,
 }
 
@@ -87,9 +87,9 @@ impl Group {
         Ok(group)
     }
 
-    /// Another process's listener, of which this one has a descriptor: who listens besides takes other events than this one. The kernel knows an
-    /// event by its number alone, whoever has taken it. So those of this process begin above numbers that the other's may have, as far as
-    /// there are so many.
+    /// Another process's listener, of which this one has a descriptor: a process that listens besides takes other events than this one. The
+    /// kernel knows an event by its number alone, whichever process has taken it. So those of this process begin above numbers that the other's
+    /// may have, as far as there are so many.
     ///
     /// # Errors
     /// The system's, where there is no descriptor left.
@@ -155,7 +155,7 @@ impl Group {
         self.change(libc::FAN_MARK_REMOVE, file)
     }
 
-    /// Numbers for something without which nobody could be let in. `None`: there are none but one for who comes next.
+    /// Numbers for something without which nobody could be let in. `None`: there are none but one for the next that comes.
     pub fn lend(&self) -> Option<[OwnedFd; LENT]> {
         let mut spare = self.spare();
         let at = spare.len().checked_sub(LENT).filter(|&rest| rest > 0)?;
@@ -241,8 +241,8 @@ impl Group {
         Ok(events)
     }
 
-    /// Lets somebody in. The event's own description is closed before: who is let in may ask at once whether there is another than
-    /// its own.
+    /// Lets somebody in. The event's own description is closed before: a program that is let in may ask at once whether there is
+    /// another than its own.
     ///
     /// The kernel looks for the number among those whom it has told of, the oldest first. So should the number be given to another
     /// event in between, of two answers the first is this one's all the same, and each gets one.

@@ -139,13 +139,13 @@ pub fn is_one_description(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
 pub fn read_at(fd: BorrowedFd<'_>, piece: Piece, offset: u64) -> io::Result<usize> {
     let offset = offset_of(offset)?;
     retry(|| {
-        // SAFETY: others may change the bytes, and the kernel alone writes them here; whoever made
+        // SAFETY: others may change the bytes, and the kernel alone writes them here; the maker of
         // the piece promised that it stays mapped; it need not be initialised, being written.
         check_bytes(unsafe { libc::pread(fd.as_raw_fd(), piece.ptr.cast(), piece.len, offset) })
     })
 }
 
-/// A description's own position, which tells where an append has put its bytes. Threads share it: whoever moves it, or asks for it after
+/// A description's own position, which tells where an append has put its bytes. Threads share it: a thread that moves it, or asks for it after
 /// a call that moves it, has this lock.
 pub static POSITION: Lock = Lock::new();
 
@@ -196,7 +196,7 @@ fn write_chunk(fd: BorrowedFd<'_>, chunk: &[Piece], offset: u64) -> io::Result<u
     let count = chunk.len() as libc::c_int;
     retry(|| {
         // SAFETY: others may change the bytes while the kernel reads them, which tears them but no
-        // more; whoever made the pieces promised that they stay mapped and are initialised. The
+        // more; the maker of the pieces promised that they stay mapped and are initialised. The
         // array of pieces is ours and has the layout of `iovec`, which is asserted above.
         check_bytes(unsafe { libc::pwritev2(fd.as_raw_fd(), as_iovecs(chunk), count, offset, 0) })
     })

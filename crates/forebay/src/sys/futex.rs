@@ -30,7 +30,7 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     }
 }
 
-/// Wakes all who sleep on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake(word: &AtomicU32) {
     #[cfg(feature = "sim")]
     if crate::sim::tasks::is_on() {

@@ -1,6 +1,7 @@
 //! What this program was started with, as far as it does not stay so: a broken pipe is an error to it and ends nobody, and `/dev/null` is opened
 //! where one of the descriptors 0 to 2 is closed; [`super::signals::hold_back`] hears of children again. A program that this one
-//! starts is to have what it would have had without it. And who was told to ignore a hangup (`nohup`) or an interrupt does not end by one.
+//! starts is to have what it would have had without it. And a program that was told to ignore a hangup (`nohup`) or an interrupt does not end by
+//! one.
 //!
 //! An executable whose `main` the C library calls begins with [`begin`], which does what the standard library would. Where nobody calls it, nothing
 //! was noted.

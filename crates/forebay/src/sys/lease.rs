@@ -1,6 +1,6 @@
-//! Write leases of the kernel (`fcntl`): while one is held, whoever opens the file waits until it has been given up, or until
+//! Write leases of the kernel (`fcntl`): while one is held, a program that opens the file waits until it has been given up, or until
 //! `/proc/sys/fs/lease-break-time` seconds have passed. It can be had while its description is the only one of the file, by the
-//! file's owner, and belongs to that description: to all who share it, and to nobody once all have closed it.
+//! file's owner, and belongs to that description: to all processes that share it, and to nobody once all have closed it.
 
 use super::{check, retry};
 use std::io;
@@ -33,8 +33,8 @@ pub fn is_held_in_peace(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(control(fd, libc::F_GETLEASE, 0)? == libc::F_WRLCK)
 }
 
-/// Sees to it that who takes a lease later is not told of those who wait for it by a signal that ends programs: this process
-/// is told in the taker's place, by one that is ignored unless asked for.
+/// Sees to it that a process that takes a lease later is not told of those that wait for it by a signal that ends programs:
+/// this process is told in the taker's place, by one that is ignored unless asked for.
 pub fn hear_of_waiters(fd: BorrowedFd<'_>) -> io::Result<()> {
     control(fd, F_SETSIG, libc::SIGURG)?;
     control(fd, libc::F_SETOWN, std::process::id() as libc::c_int).map(drop)

@@ -1,7 +1,7 @@
 //! Evidence of life that the kernel keeps: a robust futex in shared memory, held for as long as a thread lives.
 //!
 //! When the thread ends without letting go, in whatever way, the kernel walks its list of robust futexes and marks the
-//! word: the owner has died. Anyone who maps the word sees it, in any process and any pid namespace, and no
+//! word: the owner has died. Each process that maps the word sees it, in any process and any pid namespace, and no
 //! time-out is involved (arena rule 4). The mark comes after the thread's last instruction.
 //!
 //! The kernel wants the list's nodes beside the words, so they lie in shared memory, where anybody in the session may have overwritten

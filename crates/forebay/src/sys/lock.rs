@@ -82,7 +82,7 @@ pub fn asked_whether_only(fd: BorrowedFd<'_>) -> Option<bool> {
         // SAFETY: takes no memory.
         unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) }
     };
-    // Whoever has signals sent about the description keeps them.
+    // A program that has signals sent about the description keeps them.
     if ask(libc::F_GETOWN, 0) != 0 || ask(F_GETSIG, 0) != 0 || ask(F_SETSIG, libc::SIGURG) != 0 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! A full barrier in every thread that maps the arena, paid by the one who asks (`membarrier(2)`).
+//! A full barrier in every thread that maps the arena, paid by the caller (`membarrier(2)`).
 
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;

@@ -21,7 +21,7 @@ pub struct Piece {
     pub len: usize,
 }
 
-// SAFETY: a piece is an address and a length; whoever makes one promises that the memory stays
+// SAFETY: a piece is an address and a length; the maker of one promises that the memory stays
 // mapped until the request that carries it has completed.
 unsafe impl Send for Piece {}
 // SAFETY: as above; the type offers no access of its own.
@@ -56,7 +56,7 @@ impl Piece {
     }
 }
 
-/// A zeroed, aligned run of bytes, freed when dropped. Whoever hands out its pieces must not drop it
+/// A zeroed, aligned run of bytes, freed when dropped. The owner that hands out its pieces must not drop it
 /// before the requests that carry them have completed.
 #[derive(Debug)]
 pub struct AlignedBytes {

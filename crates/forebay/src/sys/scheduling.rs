@@ -138,7 +138,7 @@ mod tests {
             ("sys/fs/cgroup/cpu/release_agent", ""),
         ];
         assert_eq!(group_in(&in_the_first), [true, false]);
-        // Who shares that one cannot be seen: its hierarchy is not mounted.
+        // It cannot be seen who shares that one: its hierarchy is not mounted.
         for own in ["0::/own\n", "2:cpu:/own\n0::/\n"] {
             let unseen = group_in(&[SWITCH, ("proc/self/cgroup", own)]);
             assert_eq!(unseen, [false, false], "{own}");

@@ -54,7 +54,7 @@ pub fn hold_back() -> io::Result<Held> {
         }
         set.assume_init()
     };
-    // A child's end must be told, even where whoever started us did not want to hear of its children.
+    // A child's end must be told, even where the process that started us did not want to hear of its children.
     // SAFETY: the call takes no memory of ours, and the default action runs no code of ours.
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
         return Err(io::Error::last_os_error());

@@ -1,4 +1,4 @@
-//! Starting a program by `posix_spawn`, for who holds signals back ([`Held`]).
+//! Starting a program by `posix_spawn`, for a caller that holds signals back ([`Held`]).
 //!
 //! The standard library forks where a child's mask of signals is to differ. A fork copies this process's page tables, and afterwards each
 //! page that one of the two writes first: 180 us of a process with 400 KiB in use, where a program's whole life takes 630.
@@ -99,7 +99,7 @@ fn fork(command: &mut Command, name: &OsStr, held: &Held) -> io::Result<i32> {
 }
 
 /// The program that the command starts gets none of this process's descriptors but the standard ones: it lives longer, and a lock, a pipe or a
-/// file system of whoever has started this process would be in use for as long as that.
+/// file system of the process that has started this one would be in use for as long as that.
 pub fn keep_standard_descriptors(command: &mut Command) {
     let close_the_rest = || {
         let (first, last, on_exec) = (3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);

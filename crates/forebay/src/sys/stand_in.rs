@@ -1,4 +1,4 @@
-//! A process that lets those in who wait to open a file, while the one that should does not: it is stopped (`SIGSTOP`, a debugger), frozen
+//! A process that lets in those that wait to open a file, while the one that should does not: it is stopped (`SIGSTOP`, a debugger), frozen
 //! with its cgroup, or stuck. They would wait for as long as that for the answer to a permission event, members of the session among them,
 //! and for `/proc/sys/fs/lease-break-time` (45 s) for the end of a lease.
 //!
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How often the copy looks after its parent.
 const LOOK_EVERY_MS: libc::c_int = 100;
-/// Looks without a round in between, after which the parent is stuck. Looks, not time: who gets no processor for a while is not.
+/// Looks without a round in between, after which the parent is stuck. Looks, not time: a parent that gets no processor for a while is not.
 const QUIET_LOOKS: u32 = 8;
 /// How often a program that stands in is started at most.
 const RELIEFS_MAX: u32 = 8;
@@ -194,7 +194,7 @@ unsafe fn part(group: RawFd) -> ! {
 /// # Safety
 /// As for [`stand`].
 unsafe fn stand_for(group: RawFd, relief: Option<&Relief>, parent: &mut Parent, seen: &Seen) {
-    // First: who sees it looks for those who are let in.
+    // First: the guard that sees it looks for those that are let in.
     seen.answers.fetch_add(1, Ordering::Release);
     if group >= 0 {
         if !is_stopped(parent.stat) {
@@ -447,7 +447,7 @@ mod tests {
         rounds(10);
     }
 
-    /// Whoever has the group's descriptor for a moment, to mark a file, may be stopped in it while the keeper is killed.
+    /// A member that has the group's descriptor for a moment, to mark a file, may be stopped in it while the keeper is killed.
     #[test]
     fn nobody_waits_for_a_group_that_outlives_its_keeper() {
         let file = tempfile::NamedTempFile::new().expect("a file");

@@ -74,7 +74,8 @@ pub fn stat_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<Stat> {
     ask_at(dir, path, follow, 0)
 }
 
-/// As [`stat_at`], as the kernel has it in memory: who serves the file system is not asked, who may be stopped. Numbers and times of birth do not change.
+/// As [`stat_at`], as the kernel has it in memory: the process that serves the file system, which may be stopped, is not asked. Numbers and times of
+/// birth do not change.
 pub fn seen_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<Stat> {
     ask_at(dir, path, follow, libc::AT_STATX_DONT_SYNC)
 }

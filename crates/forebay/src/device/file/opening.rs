@@ -159,7 +159,7 @@ pub(super) fn admit(fd: BorrowedFd<'_>, stat: &Stat) -> Result<FileSystem, Kerne
     let kind = stat::file_system_of(fd, stat);
     let kind = kind.map_err(|error| KernelReason::of_probe("statfs", &error))?;
     let file_system = lookup(kind.magic);
-    // Which a table knows better says so first. A store has its own answer to who asks for space.
+    // Which a table knows better says so first. A store has its own answer for those that ask for space.
     if kind.has_small_blocks && file_system.nature != Nature::Store {
         file_system.admit(|| Ok(!0))?;
         return Err(KernelReason::SmallBlocks {

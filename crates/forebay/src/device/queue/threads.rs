@@ -2,7 +2,7 @@
 //!
 //! Requests go to the threads over one channel and come back over another. Dropping the queue closes
 //! the first, and the threads end when it is empty, so everything submitted is carried out. A file
-//! that panics (a simulated one does, on a misaligned request) panics again in whoever polls.
+//! that panics (a simulated one does, on a misaligned request) panics again in the thread that polls.
 
 use super::perform_to_done;
 use crate::device::{Done, Queue, Request};

@@ -73,7 +73,7 @@ impl Uring {
         let request = self.slots[slot].as_ref().expect("just filled");
         let entry = entry_of(request).user_data(slot as u64);
         // SAFETY: the entry points at pieces, and at an array of pieces, that the slot keeps until
-        // the completion has been taken; whoever made the pieces promised that they stay mapped;
+        // the completion has been taken; the maker of the pieces promised that they stay mapped;
         // for writes they are initialised. Others may change the bytes, which only tears them.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the ring is as deep as there are slots");

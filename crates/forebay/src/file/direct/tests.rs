@@ -88,8 +88,8 @@ fn what_a_failed_write_has_left_does_not_come_into_the_file() {
     assert_eq!(bytes(&file, at, 200), [2; 100]);
 }
 
-/// A write past memory has failed and left bytes beyond the file's end. Who reads blocks for a view has read them too, and still has a block in
-/// hand when the file gets another length: they are nobody's.
+/// A write past memory has failed and left bytes beyond the file's end. A thread that reads blocks for a view has read them too, and still has
+/// a block in hand when the file gets another length: they are nobody's.
 #[test]
 fn what_a_failed_write_has_left_is_not_kept_by_who_has_read_it() {
     let (session, disk) = (session(), SimDisk::new(SimOptions::default()));

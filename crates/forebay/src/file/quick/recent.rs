@@ -38,7 +38,7 @@ pub struct Stream {
     run_start: AtomicU64,
     /// Block of the last request in the upper half, its header + 1 in the lower.
     header: AtomicU64,
-    /// Blocks + 1 at which whoever follows streams of reads wants to be told; each is hit once.
+    /// Blocks + 1 at which the code that follows streams of reads wants to be told; each is hit once.
     marks: [AtomicU32; MARKS],
     /// The one that the next mark takes the place of.
     next_mark: AtomicU32,
@@ -125,7 +125,7 @@ impl Stream {
     }
 
     /// The header that the block probably has: the last request's if it was for the same block, without a walk down the
-    /// tree. Who gets it checks its identity.
+    /// tree. The caller checks its identity.
     #[inline]
     pub(super) fn header_of<'a>(
         &self,

@@ -1,5 +1,5 @@
-//! Bringing bytes of the device into memory without the lock (`docs/locking.md`, "Fills"): for readers, and for whoever reads
-//! ahead.
+//! Bringing bytes of the device into memory without the lock (`docs/locking.md`, "Fills"): for readers, and for threads that
+//! read ahead.
 //!
 //! [`Seen`] is taken under the header's lock before the device is read. Afterwards, under the lock again, bytes are kept only if
 //! it still holds: then nothing has left the header since, so that nothing that the device has been given meanwhile is

@@ -29,7 +29,7 @@ use crate::sys::futex;
 const WAIT_MAX: Duration = Duration::from_millis(30);
 /// How long it sleeps at once: then it looks whether the keeper lives.
 const SLEEP_MAX: Duration = Duration::from_millis(2);
-/// Ticks for which nobody waits any more once somebody has waited for so long: whoever reads ahead gets no processor, perhaps.
+/// Ticks for which nobody waits any more once somebody has waited for so long: the thread that reads ahead gets no processor, perhaps.
 const LATE_TICKS: u32 = 100;
 /// The share of memory that one window may have: one part in so many.
 const WINDOW_SHARE: u32 = 8;
@@ -37,7 +37,7 @@ const WINDOW_SHARE: u32 = 8;
 /// What an open description knows of its reads.
 #[derive(Default)]
 pub struct Ahead {
-    /// Whoever finds it taken does without.
+    /// A thread that finds it taken does without.
     tracker: Mutex<Tracker>,
     /// Which way its large reads go.
     pub choice: Choice,
@@ -196,7 +196,7 @@ fn is_in_memory(core: &Core, me: Me<'_>, part: Ask) -> bool {
         .is_some_and(|peek| part.pages() & !peek.valid == 0)
 }
 
-/// Wakes whoever reads ahead, if it sleeps.
+/// Wakes the thread that reads ahead, if it sleeps.
 pub fn wake(me: Me<'_>) {
     let superblock = me.arena.superblock();
     superblock.ahead_work.fetch_add(1, Ordering::AcqRel);
@@ -273,12 +273,12 @@ pub fn sleep(me: Me<'_>, ends: u32) {
         me.wait(1);
         return;
     }
-    // Before the kernel looks at the other word: whoever changes that one looks at this one afterwards.
+    // Before the kernel looks at the other word: a thread that changes that one looks at this one afterwards.
     superblock.ahead_awaited.swap(1, Ordering::SeqCst);
     futex::wait(&superblock.ahead_ends, ends, SLEEP_MAX);
 }
 
-/// What was read ahead of a block has come, or will not: whoever waits for it looks again.
+/// What was read ahead of a block has come, or will not: a thread that waits for it looks again.
 pub fn ended(me: Me<'_>) {
     let superblock = me.arena.superblock();
     superblock.ahead_ends.fetch_add(1, Ordering::SeqCst);

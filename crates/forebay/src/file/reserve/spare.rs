@@ -28,7 +28,7 @@ pub fn release(core: &Core, me: Me<'_>) -> bool {
         }
         let open = core.shared.device(id);
         let again = || {
-            // Whoever has a lease on it may be waiting for us: it gives the space back itself.
+            // The process that has a lease on it may be waiting for us: it gives the space back itself.
             let placed = |fd| core.shared.placed(fd);
             let again = reopen(entry, &placed, Some(Duration::ZERO)).ok()?;
             Some(Arc::new(again) as Arc<dyn DeviceFile>)

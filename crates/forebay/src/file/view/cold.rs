@@ -2,10 +2,10 @@
 //!
 //! A run of blocks of which memory has nothing is read at once, straight into frames that this thread holds ([`Run`]), which lie side by side
 //! on a huge page: one request, one piece of memory, and no copy. Where no such frames are free, or memory has something of the block, the
-//! bytes go into memory of this thread, and from there into frames. Each block is kept under its header's lock when its turn comes, by
-//! the protocol of those who fill ([`fill::Seen`]); one of which something has left memory since is read again, alone. Who makes room leaves
-//! what is being read, so no block is read more than twice for want of memory, however short that is. Whoever drops a file from memory does not:
-//! a view that has read a block in vain some times ([`pin_block`](super::pin_block)) becomes a copy.
+//! bytes go into memory of this thread, and from there into frames. Each block is kept under its header's lock when its turn comes, by the
+//! protocol of fills ([`fill::Seen`]); one of which something has left memory since is read again, alone. A thread that makes room leaves what
+//! is being read, so no block is read more than twice for want of memory, however short that is. A thread that drops a file from memory does not: a
+//! view that has read a block in vain some times ([`pin_block`](super::pin_block)) becomes a copy.
 //!
 //! Where the device cannot read all of a request, each of its blocks is read alone, and of it only what was asked for.
 

@@ -18,7 +18,7 @@ use crate::memory::regions::{self, Owner};
 use crate::memory::threads::{Me, Operation, Settling};
 use crate::sync::{AtomicU32, Ordering, patience};
 
-/// Rounds in which somebody else who gives memory to the arena is waited for, asleep: some milliseconds.
+/// Rounds in which a thread waits, asleep, for another one that gives memory to the arena: some milliseconds.
 const WAITS_MAX: u32 = 100;
 /// Waits of [`Me::wait`] that sleep.
 const SLEEPS_FROM: u32 = 256;

@@ -1,5 +1,5 @@
 //! Frames side by side in a process's addresses: in the arena itself, or mapped so. Views and windows of a process have a number of mappings
-//! for all of them; who finds none left copies.
+//! for all of them; a thread that finds none left copies.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,8 +1,8 @@
 //! A view of much that memory lacks, by several threads: as many requests are under way at the device at once.
 //!
 //! Each thread takes the next piece of 2 MiB and pins its blocks, as one thread does with all ([`pin_range`]). A device wants more than one
-//! request to be as fast as it is, and memory can be given to the arena while it works. Threads, and not a queue of one thread's: who has
-//! frames that a device writes to must not end before the device does, and a thread does not end before its system call (`run`).
+//! request to be as fast as it is, and memory can be given to the arena while it works. Threads, and not a queue of one thread's: a holder
+//! of frames that a device writes to must not end before the device does, and a thread does not end before its system call (`run`).
 //!
 //! The threads live for one view. A process that hosts no keeper has none: it was promised that the engine starts none there.
 

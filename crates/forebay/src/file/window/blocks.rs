@@ -26,7 +26,8 @@ use crate::sys::addresses::{Access, Addresses};
 pub(super) const RUN: usize = HUGE_FRAMES as usize;
 /// Rounds in which others may take what was made free for a window, before it does without.
 const ROUNDS_MAX: u32 = 1000;
-/// Rounds in which somebody else who gives memory to the arena is waited for, asleep: some milliseconds. Then the window's thread does it.
+/// Rounds in which the window's thread waits, asleep, for another one that gives memory to the arena: some milliseconds. Then it does so
+/// itself.
 const WAITS_MAX: u32 = 100;
 /// Waits of [`Me::wait`] that sleep.
 const SLEEPS_FROM: u32 = 256;

@@ -111,7 +111,7 @@ impl Window {
         bytes.min(len)
     }
 
-    /// Gives blocks to the file, up to the first that cannot be. How many bytes. Of those that were not, whoever writes them finds out why.
+    /// Gives blocks to the file, up to the first that cannot be. How many bytes. The thread that writes those that were not finds out why.
     fn give(&mut self, managed: &Managed, at: u64, from: usize, blocks: usize) -> Result<usize> {
         let core = &managed.core;
         let me = core.shared.me()?;
@@ -187,7 +187,7 @@ fn try_attach(
     let guard = core.lock(operation.me, block)?;
     let entry = core.entry();
     let end = block.start() + BLOCK;
-    // In this order: whoever raises the end over a gap has counted the gap before.
+    // In this order: a thread that raises the end over a gap has counted the gap before.
     if end > entry.reserved_end.load(Ordering::Acquire)
         || entry.holes.load(Ordering::Acquire) != holes
     {

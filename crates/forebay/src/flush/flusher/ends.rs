@@ -200,8 +200,8 @@ pub(super) fn skip(pieces: &[Piece], mut bytes: usize) -> Vec<Piece> {
     rest
 }
 
-/// Ends the flights of a write, in whatever headers it covered. A closed file gate does not keep it out: whoever stopped
-/// the file may be waiting for just this.
+/// Ends the flights of a write, in whatever headers it covered. A closed file gate does not keep it out: the thread that
+/// stopped the file may be waiting for just this.
 pub(super) fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, errno: Option<i32>) {
     let me = work.me;
     let errno = errno.filter(|_| !planted!(SwallowFlushError));

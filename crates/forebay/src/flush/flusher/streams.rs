@@ -15,7 +15,7 @@ use crate::stream::tracking;
 const ORPHAN_ROUNDS: u32 = 64;
 
 /// Asks the device to finish what the dead have under way, where a repair could not. A device that cannot say that it has will not say so to
-/// the next repair either, and whoever syncs is told why instead of waiting for it.
+/// the next repair either, and a program that syncs is told why instead of waiting for it.
 fn await_orphans(work: &Work<'_, '_>) -> Result<(), i32> {
     let is_orphan = |&(_, id): &(BlockIndex, HeaderId)| {
         let header = work.me.arena.header(id);

@@ -80,7 +80,7 @@ fn errno(result: crate::Result<()>) -> Option<i32> {
     result.err().map(|error| error.errno())
 }
 
-/// The kernel tells what it could not write back to whoever waits for it, once: to a flush in the background, as well.
+/// The kernel tells what it could not write back to the thread that waits for it, once: to a flush in the background, as well.
 #[test]
 fn what_the_kernel_could_not_write_back_is_told_to_a_sync() {
     let has_failed = AtomicBool::new(false);
@@ -225,7 +225,7 @@ fn a_sync_ends_though_others_change_the_file_all_the_time() {
         if nth == 2 {
             assert!(!entry.is_unwitnessed(10), "it was looked at again");
         }
-        // An end for who would go on.
+        // An end for a thread that would go on.
         if nth < 100 {
             entry.begin_intent(OTHER);
             entry.end_intent(OTHER);

@@ -1,4 +1,4 @@
-//! A header as a value, for who looks at all of them at once: the arena checker.
+//! A header as a value, for code that looks at all of them at once: the arena checker.
 
 use crate::frame::header::{Header, Identity, State};
 use crate::frame::page::{PageWord, Ragged};

@@ -68,7 +68,7 @@ impl Header {
         self.touch_after(tick, 1)
     }
 
-    /// Notes a use by a reader who says that nobody will use it again: it makes of a block no more than one used once. As
+    /// Notes a use by a reader that says that nobody will use it again: it makes of a block no more than one used once. As
     /// for [`Header::touch`].
     #[inline]
     pub fn pass(&self, tick: u32) -> bool {

@@ -11,7 +11,7 @@ use crate::session::Session;
 use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
 
-/// Longer than anybody waits who is not forgotten.
+/// Longer than any program waits that is not forgotten.
 const LONG: Duration = Duration::from_secs(20);
 
 thread_local! {

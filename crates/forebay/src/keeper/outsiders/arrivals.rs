@@ -73,12 +73,12 @@ impl Guard {
                 reached::end(superblock, hash);
             }
         }
-        // Last: whoever finds the file not alone finds out why ([`Guard::holds_up`]).
+        // Last: a thread that finds the file not alone finds out why ([`Guard::holds_up`]).
         self.is_not_alone(inode);
     }
 
     /// Whether somebody from outside has come to a file and is not in yet, as far as is known: the worker gives the file to the kernel first. One
-    /// who has been let in may count for a while.
+    /// that has been let in may count for a while.
     pub fn holds_up(&self, inode: (u64, u64)) -> bool {
         let has_come = || {
             locked(&self.arrived).contains_key(&inode)
@@ -106,7 +106,7 @@ impl Guard {
             // Others wait in the kernel.
             return;
         }
-        // Who waits already is let in by means of these, perhaps.
+        // Those that wait already are let in by means of these, perhaps.
         let left = if self.has_waiting() {
             fanotify::KEPT
         } else {
@@ -152,8 +152,9 @@ impl Guard {
         }
     }
 
-    /// A member comes to open a file that nobody has open, and that owes nothing: nobody need wait for it any more. Whoever manages it next
-    /// marks it again. Not twice within [`UNMARK_EVERY`]: several members may come at once, and one of them be about to manage it.
+    /// A member comes to open a file that nobody has open, and that owes nothing: nobody need wait for it any more. The process that
+    /// manages it next marks it again. Not twice within [`UNMARK_EVERY`]: several members may come at once, and one of them be about to
+    /// manage it.
     fn unmark_unused(
         &self,
         shared: &Shared,
@@ -234,7 +235,7 @@ impl Guard {
         told.collect()
     }
 
-    /// Sees to those whom another guard has been told of, who does not answer any more: their files are given to the kernel, and they are
+    /// Sees to those that another guard has been told of, which does not answer any more: their files are given to the kernel, and they are
     /// let in.
     pub fn see_to_the_left(&self, shared: &Arc<Shared>, me: Me<'_>) {
         let begun = Instant::now();
@@ -302,8 +303,8 @@ impl Guard {
                 .filter(|&file| mend::is_known(shared, file))
                 .and_then(|file| unless_gone(&shared.arena, file, Place::of(event.file.as_fd())))
         };
-        // Whoever manages it next marks it again. Before the count: a program that is just about to manage the file may lose its
-        // mark here, and then it sees the count.
+        // The process that manages it next marks it again. Before the count: a program that is just about to manage the file may
+        // lose its mark here, and then it sees the count.
         let unused = !self.is_watched((device, inode)) && known().is_none();
         if unused {
             let _ = gate.forget(event.file.as_fd());
@@ -329,7 +330,7 @@ impl Guard {
         waiting.extract_if(.., |who| may(who)).collect()
     }
 
-    /// As [`Guard::admit`], of those who have waited for long enough: whoever is at such a file still knows that somebody is in.
+    /// As [`Guard::admit`], of those who have waited for long enough: a thread that is at such a file still knows that somebody is in.
     pub(super) fn admit_early(&self, shared: &Arc<Shared>, may: impl Fn(&Waiting) -> bool) {
         for who in self.admitted(may) {
             locked(&self.early).insert(who.inode);
@@ -337,7 +338,7 @@ impl Guard {
         }
     }
 
-    /// Lets those in who wait for a file, once the worker has given it to the kernel.
+    /// Lets in those that wait for a file, once the worker has given it to the kernel.
     pub(super) fn admit_to(
         &self,
         shared: &Arc<Shared>,

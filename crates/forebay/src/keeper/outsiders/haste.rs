@@ -25,7 +25,7 @@ pub const EACH_MAX: Duration = Duration::from_millis(300);
 pub struct Haste {
     /// The keeper lives.
     is_needed: AtomicBool,
-    /// Who comes is another one's to see to.
+    /// Another guard sees to those that come.
     leaves: AtomicBool,
     spent: Mutex<Spent>,
 }

@@ -1,9 +1,9 @@
-//! Who sees to files of which file system.
+//! Which threads see to files of which file system.
 //!
 //! A call on a file of a mount that a process serves lasts until that process answers, and nothing ends it before: it may be stopped. So a file
-//! system without a block device has a lane: a worker, and a porter who lets in whom nobody has to wait for, since the kernel may take the inode's
-//! lock when the event's description is closed. All files of block devices are the first lane's, whose worker is the guard's own and whose porter is
-//! the guard's thread.
+//! system without a block device has a lane: a worker, and a porter that lets in those that may come in, since the kernel may take
+//! the inode's lock when the event's description is closed. All files of block devices are the first lane's, whose worker is the guard's own and
+//! whose porter is the guard's thread.
 
 use std::collections::HashMap;
 use std::io;
@@ -175,7 +175,7 @@ impl Guard {
             let (shared, guard, lane) = (Arc::clone(shared), Arc::clone(&guard), Arc::clone(lane));
             move || guard.work_at(&shared, &lane)
         };
-        // Without it nobody sees to the files, and who waits for them is let in as where nothing goes on.
+        // Without it nobody sees to the files, and a program that waits for them is let in as where nothing goes on.
         if self.begin_thread("forebay-lane", worker).is_err() {
             return;
         }

@@ -1,11 +1,11 @@
-//! Whether who comes to open a file is a member of the session, and comes by its library.
+//! Whether a thread that comes to open a file is a member of the session, and comes by its library.
 //!
 //! A member may make system calls by an instruction of its own, as Go's runtime and some libraries do. The kernel says where the
 //! instruction is by which a thread that waits has called (`/proc/TID/syscall`): the library's calls, and those that it sees, are
-//! made by its own code or libc's. Whoever calls by other code is an outsider in this, the loader among them. A member without the preload library, the
-//! keeper's own process among them, is one in everything but the engine's openings, which say so ([`crate::sys::opening`]). Where there is no
-//! descriptor to read all that with, the engine's openings of the keeper's own process are members', and all others outsiders': the guard's worker opens
-//! files too, and nobody would let it in.
+//! made by its own code or libc's. A thread that calls by other code is an outsider in this, the loader among them. A member without the preload
+//! library, the keeper's own process among them, is one in everything but the engine's openings, which say so ([`crate::sys::opening`]). Where there is
+//! no descriptor to read all that with, the engine's openings of the keeper's own process are members', and all others outsiders': the guard's worker
+//! opens files too, and nobody would let it in.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,7 +32,7 @@ const GIVES_WAY: u32 = 64;
 
 /// Members that have been seen.
 pub struct Members {
-    /// What members without the preload library open is let in, whoever opens it.
+    /// What members without the preload library open is let in, by whatever code they open it.
     trusts: bool,
     processes: HashMap<i32, Process>,
     threads: HashMap<i32, Thread>,

@@ -38,7 +38,7 @@ const RELIEF_PATIENCE: Duration = Duration::from_millis(800);
 const HASTY_PATIENCE: [Duration; 2] = [Duration::ZERO, Duration::from_millis(2)];
 /// How often it is tried then to be alone on a file that programs use.
 const REST_TRIES: u32 = 3;
-/// All that is owed, without waiting for what others have in flight, who may be stopped.
+/// All that is owed, without waiting for what others have in flight: they may be stopped.
 const UNSHARED: Scope = Scope::some(u64::MAX);
 /// How often it is seen to that all files are watched.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ pub fn is_known(shared: &Shared, file: FileId) -> bool {
 pub struct Mending {
     /// Whose files it sees to ([`key_of`]).
     lane: u64,
-    /// Files that somebody has opened, whoever it was.
+    /// Files that somebody has opened, a member or an outsider.
     opened: HashSet<FileId>,
     /// Files that somebody has changed, the session perhaps, and since when it looks like an outsider.
     changed: HashMap<FileId, Option<Instant>>,
@@ -286,7 +286,7 @@ fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bo
 }
 
 /// As [`core_of`]. Where the guard is short of numbers for descriptors no other description of the file is opened: the guard would have to hear of
-/// that, and those who wait for this very file may have all numbers that it has for who comes.
+/// that, and those who wait for this very file may have all numbers that it has for those that come.
 fn core_to_write(shared: &Arc<Shared>, gate: Option<&Group>, file: FileId) -> Option<Core> {
     let core = core_of(shared, file)?;
     if gate.is_some_and(Group::is_short) {
@@ -300,7 +300,7 @@ fn settled(core: &Core, me: Me<'_>) -> bool {
     settle::settle(core, me, Durability::Written, &seen).is_ok()
 }
 
-/// As [`settled`], as far as that goes: what somebody else has in hand, or in flight, who may be stopped, is not waited for.
+/// As [`settled`], as far as that goes: what another thread has in hand, or in flight, is not waited for: that one may be stopped.
 fn written(core: &Core, me: Me<'_>) -> bool {
     if core.entry().owed_pages.load(Ordering::Acquire) != 0 {
         let outcome = core.shared.flush(me, core.id, &core.device, UNSHARED);
@@ -314,7 +314,7 @@ fn flush(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
     if shared.arena.file_unchecked(file).owes()
         && let Some(core) = core_to_write(shared, guard.gate.as_ref(), file)
     {
-        // Whoever waits for the worker meanwhile sees that it gets on.
+        // A thread that waits for the worker meanwhile sees that it gets on.
         let lane = lane_of(guard, shared, file);
         let _turn = lane.turn.take(me, file);
         settled(&core, me);
@@ -358,12 +358,12 @@ pub fn give_to_kernel_in_haste(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, 
     });
 }
 
-/// The last changes of a file that owes nothing. Who has it open already may be appending: the cut would take that off, and the time of that would be ours. Where
-/// nobody is made to wait there is no telling whether somebody has.
+/// The last changes of a file that owes nothing. A program that has it open already may be appending: the cut would take that off, and the time of that would be
+/// ours. Where nobody is made to wait there is no telling whether somebody has.
 fn finish(core: &Core, me: Me<'_>, guard: Option<&Guard>, is_awaited: bool) {
     let holds = guard.is_some_and(|guard| guard.level() == HOLDS);
     let inode = core.entry().numbers();
-    // Who has waited for long enough may be let in at any time.
+    // An outsider that has waited for long enough may be let in at any time.
     let is_awaited = || {
         let is_in = |guard: &Guard| locked(&guard.early).contains(&inode);
         is_awaited && !guard.is_some_and(is_in)
@@ -379,7 +379,7 @@ fn finish(core: &Core, me: Me<'_>, guard: Option<&Guard>, is_awaited: bool) {
 }
 
 /// What cannot be written stays owed, and the file the session's; it is tried again, and told, as ever. Tries for as long as it is `wanted`,
-/// by what is said of when it has begun. `is_awaited`: whoever is outside waits for it, and has not opened the file yet.
+/// by what is said of when it has begun. `is_awaited`: an outsider waits for it, and has not opened the file yet.
 fn give_to_kernel_while(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -400,7 +400,8 @@ fn give_to_kernel_while(
     let turn = lane.as_ref().map(|lane| lane.turn.take(me, file));
     while is_known(shared, file) && wanted(begun) {
         if shared.keeps.load(Relaxed) && entry.flags.load(Ordering::Acquire) & LEASED != 0 {
-            // Whoever writes it for its closer is about to, and gives it the time of its close: two at once would get in each other's way.
+            // The thread that writes it for its closer is about to do so, and gives it the time of its close: two at once would get in each other's
+            // way.
             entry.flags.fetch_or(HURRY, Ordering::AcqRel);
             shared.wake_keeper();
             me.wait(64);

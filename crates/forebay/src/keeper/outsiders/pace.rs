@@ -23,8 +23,8 @@ use crate::sync::Ordering;
 pub const PATIENCE: Duration = Duration::from_secs(45);
 /// How long it waits while nothing goes on.
 pub const STILL_MAX: Duration = Duration::from_secs(1);
-/// How long it waits while nothing goes on with another file, which the worker is about to leave: who is to be alone on a file gives up after two
-/// seconds.
+/// How long it waits while nothing goes on with another file, which the worker is about to leave: a thread that is to be alone on a file gives up
+/// after two seconds.
 const LEAVE_MAX: Duration = Duration::from_millis(2500);
 
 /// What adds to the number of a turn.
@@ -72,7 +72,7 @@ impl Turn {
 }
 
 impl Taken<'_> {
-    /// It could not be had at once: looks whether somebody has it who does not let go.
+    /// It could not be had at once: looks whether a thread has it that does not let go.
     pub fn look_who_has_it(&self, me: Me<'_>, file: FileId) {
         let is_held_up = !settle::is_at_rest(me, file) && threads::is_in_the_way(me, file);
         self.0.is_held_up.store(is_held_up, Relaxed);

@@ -1,7 +1,7 @@
 //! When somebody is to stand in for a keeper ([`crate::sys::stand_in`]): outsiders may wait for it, for answers or for the end of a lease.
 //!
 //! The one that stands in is a copy of the process, with all that a program has that hosts a keeper. So a keeper without a gate has none before its
-//! first lease, and whoever wants that waits for it: stopped in between, the keeper would have nobody to end the lease.
+//! first lease, and a thread that wants that lease waits for it: stopped in between, the keeper would have nobody to end the lease.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex};

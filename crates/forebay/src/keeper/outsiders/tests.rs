@@ -118,7 +118,7 @@ fn nobody_who_waits_is_out_of_sight() {
     assert!(seen, "somebody who waits was not seen");
 }
 
-/// More has happened than the kernel keeps: whoever has come meanwhile is looked for, and what is said afterwards is heard.
+/// More has happened than the kernel keeps: the guard looks for those that have come meanwhile, and hears what is said afterwards.
 #[test]
 fn what_the_kernel_has_dropped_is_looked_for() {
     let session = session("dropped", Coherence::Close);
@@ -700,7 +700,7 @@ fn who_comes_while_a_file_begins_to_be_managed_has_it_with_the_kernel() {
     assert_eq!(table::find(&shared.arena, inode.0, inode.1), None);
 }
 
-/// The worker is about to give space back, and waits for a program that stands in the way, when somebody is let in who has waited long enough.
+/// The worker is about to give space back, and waits for a program that stands in the way, when an outsider that has waited long enough is let in.
 #[test]
 fn who_was_let_in_early_is_not_cut_off() {
     let Some((session, disk)) = strict("early-cut") else {
@@ -727,7 +727,7 @@ fn who_was_let_in_early_is_not_cut_off() {
         in_the_end(LONG, || !is_awaited(&guard, id));
         ended.store(true, Relaxed);
     });
-    // Whoever comes next has the file given to the kernel at last.
+    // The next that comes has the file given to the kernel at last.
     comes(shared, &guard, id);
     in_the_end(LONG, || is_kernels(shared, id));
     assert_eq!(trims.0.load(Relaxed), 0);

@@ -58,7 +58,7 @@ impl<'a> Rebuild<'a, '_> {
                 Some(Owner::Giving(by)) if (self.dead.threads)(by) => {
                     if is_empty {
                         let offset = arena.frame_offset(FrameId(first));
-                        // Where it fails, whoever claims this next finds memory there.
+                        // Where it fails, the thread that claims this next finds memory there.
                         let _ = arena.mapping().release(offset, HUGE_BYTES);
                     }
                     if let Some(owner) = arena.frame_owner(FrameId(first)) {
@@ -128,7 +128,7 @@ impl<'a> Rebuild<'a, '_> {
             return;
         }
         match was {
-            // Parts in use make a carved frame, whatever its own word says: who carved it may have died at that.
+            // Parts in use make a carved frame, whatever its own word says: the thread that carved it may have died at that.
             _ if is_carved => {
                 self.findings.corruptions +=
                     u32::from(matches!(was, Owner::Unbacked | Owner::Giving(_)));

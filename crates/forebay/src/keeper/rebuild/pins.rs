@@ -30,8 +30,8 @@ impl Rebuild<'_, '_> {
         }
     }
 
-    /// A header has a frame that is still as one without a header: who was giving it from a window has died before the file had its length.
-    /// Its window is gone with it, and must not keep what lies beyond the end from being cut.
+    /// A header has a frame that is still as one without a header: the thread that was giving it from a window has died before the file had
+    /// its length. Its window is gone with it, and must not keep what lies beyond the end from being cut.
     pub(super) fn end_attaching(&mut self, frame: FrameId) {
         if self.pins_of(frame) & LEFT == 0 || planted!(HalfAttached) {
             return;

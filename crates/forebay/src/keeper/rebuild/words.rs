@@ -40,7 +40,7 @@ impl Rebuild<'_, '_> {
             .for_each(|word| self.release(word));
         for id in (0..arena.counts().files).map(FileId) {
             let entry = arena.file_unchecked(id);
-            // Before the gate opens: who has died may have been making a hole, so that a look at the file's space counts for nothing.
+            // Before the gate opens: a thread that has died may have been making a hole, so that a look at the file's space counts for nothing.
             entry.solid.store(0, Ordering::Release);
             entry.holes.fetch_add(1, Ordering::AcqRel);
             let closer = entry.gate.closer();
@@ -70,7 +70,7 @@ impl Rebuild<'_, '_> {
     fn release(&self, word: &crate::sync::AtomicU32) {
         let holder = word.load(Ordering::Acquire);
         if holder != 0 && (self.dead.threads)(ThreadId(holder)) {
-            // Not a store: who waits for such a word is in no operation and may open it, and take it, by itself.
+            // Not a store: a thread that waits for such a word is in no operation and may open it, and take it, by itself.
             let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }

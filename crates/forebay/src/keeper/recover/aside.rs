@@ -69,7 +69,7 @@ fn try_keep(
     reason: &str,
 ) -> std::io::Result<(PathBuf, u64)> {
     let dir = &shared.config.kept_dir;
-    // Whoever might not read the file must not read it here.
+    // A user who might not read the file must not read it here.
     let dir = StateDir::make(dir).map_err(std::io::Error::other)?;
     let entry = shared.arena.file_unchecked(id);
     let inode = entry.inode.load(Ordering::Acquire);

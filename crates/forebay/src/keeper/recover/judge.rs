@@ -1,7 +1,7 @@
 //! What may be done with a dead session's files.
 //!
 //! That is said of all of them at first, before anything is changed ([`Found::judge_all`]); the turn of the last one may come minutes later, and other programs
-//! run meanwhile. So how a file looked is remembered with what was said of it. Whoever is about to change the file looks once more: before waiting
+//! run meanwhile. So how a file looked is remembered with what was said of it. The thread that is about to change the file looks once more: before waiting
 //! for what the dead had under way in it ([`Found::land`]), and before it is saved ([`Alone::on`]). For the time of that a lease of the kernel's, where one
 //! is to be had, keeps everybody else from opening it.
 
@@ -56,7 +56,7 @@ pub(super) enum Standing {
     Unreachable(String),
 }
 
-/// Notes that somebody else has changed a file, or may have, for whoever recovers it after us. Returns why it is kept aside.
+/// Notes that somebody else has changed a file, or may have, for the process that recovers it after us. Returns why it is kept aside.
 fn note_foreign(entry: &FileEntry, reason: impl Into<String>) -> String {
     entry.flags.fetch_or(FOREIGN, Ordering::AcqRel);
     reason.into()
@@ -112,7 +112,7 @@ pub(super) enum Turn {
 }
 
 /// The device of a file that is being saved. Nobody else opens the file meanwhile where the kernel has given a lease: to its owner, if nobody has it open, and for
-/// as long as the kernel has who comes wait.
+/// as long as the kernel has others wait.
 pub(super) struct Alone(pub(super) Arc<dyn DeviceFile>);
 
 impl Alone {

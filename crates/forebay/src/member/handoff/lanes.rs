@@ -2,9 +2,9 @@
 //!
 //! A lane is a pair of sockets that a client makes. The client sends a file's descriptors into it, by one message that nobody answers.
 //! The keeper has the receiving end as well, so what lies in a lane outlives the client, however that ends: the kernel keeps a message,
-//! and the descriptors in it, for as long as somebody has that end. Whoever receives the message has the file: the keeper, once it needs
-//! it; or the client, if it closes the file before that. So a file that lives for a moment costs a client no waiting, and the keeper
-//! nothing.
+//! and the descriptors in it, for as long as somebody has that end. The process that receives the message has the file: the keeper, once
+//! it needs it; or the client, if it closes the file before that. So a file that lives for a moment costs a client no waiting, and the
+//! keeper nothing.
 //!
 //! With a file's descriptors go those by which the client has claimed it for the session (`member::claims`): the claim lasts until the
 //! keeper has one of its own.

@@ -30,7 +30,7 @@ use crate::sys::{liveness, socket};
 /// How long an answer is waited for at most: a keeper answers between two requests to its devices. Where nothing says that it is
 /// stopped (a frozen container) one question in the session takes so long, and the next none.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often whoever waits looks whether the keeper is stopped.
+/// How often a client that waits looks whether the keeper is stopped.
 const LOOK_EVERY_MS: i32 = 10;
 /// How long a connection is tried where too many wait for theirs already.
 const CONNECT_TRIES: u32 = 20;
@@ -40,7 +40,7 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 #[derive(Default)]
 pub struct Line {
     contact: Mutex<Option<Contact>>,
-    /// The connection's epoch and socket, for who needs no more: its lock is held while an answer is waited for.
+    /// The connection's epoch and socket, for threads that need no more: its lock is held while an answer is waited for.
     socket: Mutex<Option<(u32, Arc<OwnedFd>)>>,
     /// The session's tick + 1 when the keeper last could not be reached.
     failed: AtomicU64,
@@ -223,7 +223,7 @@ impl Line {
     /// program cannot have closed that number just now to hear of it, and that the process does not give rights away meanwhile.
     ///
     /// For these microseconds the group outlives its keeper. Should this process be stopped in them, and the keeper be killed, nobody waits
-    /// for the group all the same: the keeper's stand-in takes the marks away, and lets those in who wait (`sys::stand_in`).
+    /// for the group all the same: the keeper's stand-in takes the marks away, and lets in those that wait (`sys::stand_in`).
     pub fn by_listener<T>(
         &self,
         shared: &Shared,
@@ -476,8 +476,8 @@ fn tick_of(shared: &Shared) -> u64 {
     u64::from(shared.arena.superblock().tick.load(Ordering::Relaxed)) + 1
 }
 
-/// Whether the keeper of an epoch is the session's: who connects finds no other, and would take that one's connection for an earlier one's,
-/// and end the one that it has.
+/// Whether the keeper of an epoch is the session's: a client that connects finds no other, and would take that one's connection for an
+/// earlier one's, and end the one that it has.
 fn is_of_today(shared: &Shared, epoch: u32) -> bool {
     let superblock = shared.arena.superblock();
     superblock.keeper_epoch.load(Ordering::Relaxed) == epoch

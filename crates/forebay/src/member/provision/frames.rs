@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The word of a huge page's first frame says whose claim it is; its other frames are unbacked meanwhile. So nobody else is at this
-//! memory, however long the claim lasts, and whoever needs memory claims another huge page. Claims are made, published and given up in
+//! memory, however long the claim lasts, and a thread that needs memory claims another huge page. Claims are made, published and given up in
 //! an operation, which a rebuild waits for; the calls that give memory and take it are made outside. A claim of the
 //! dead is undone by a rebuild, which takes back whatever memory there is.
 //!
 //! A huge page counts against the budget from before it is claimed until after its memory is gone (`frames_claimed`), so that what has
-//! memory never exceeds the budget. Whoever is stopped with a claim in hand keeps that part of it from the others: half of what was
+//! memory never exceeds the budget. A thread that is stopped with a claim in hand keeps that part of it from the others: half of what was
 //! left at most.
 
 use crate::ids::FrameId;
@@ -54,7 +54,7 @@ pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> u32 {
     }
     let mut given = 0;
     while wanted >= HUGE_FRAMES.min(room.max(1)) && wanted > 0 {
-        // Half of what is left at most: whoever is stopped with it in hand leaves some to others.
+        // Half of what is left at most: a thread that is stopped with it in hand leaves some to others.
         let most = wanted.min(room_left(superblock) / 2);
         let Some(mut claim) = Claim::take(me, (most / HUGE_FRAMES).max(1)) else {
             break;
@@ -152,7 +152,7 @@ impl<'a> Claim<'a> {
         mapping.back(offset, HUGE_BYTES).is_ok()
     }
 
-    /// Lets whoever wants them have frames of it, at most `most` and what the budget allows. Returns how many.
+    /// Lets any thread have frames of it, at most `most` and what the budget allows. Returns how many.
     fn publish(mut self, most: u32) -> u32 {
         let superblock = self.me.arena.superblock();
         let count = {
@@ -168,7 +168,7 @@ impl<'a> Claim<'a> {
         count
     }
 
-    /// Takes the memory of all but the first huge pages back, and lets whoever wants to claim those.
+    /// Takes the memory of all but the first huge pages back, and lets any thread claim those.
     fn shrink(&mut self, pieces: u32) {
         for index in pieces..self.pieces {
             let first = self.piece(index);
@@ -286,7 +286,7 @@ pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
 }
 
 /// Takes huge pages all of whose frames are free, from `end` down, as long as more than `frames` have memory: half of what is free at
-/// most, since whoever is stopped with it in hand leaves the rest to others.
+/// most, since a thread that is stopped with it in hand leaves the rest to others.
 fn take_free(me: Me<'_>, frames: u32, end: &mut u32) -> Vec<FrameId> {
     let superblock = me.arena.superblock();
     let most = (superblock.free_about() / HUGE_FRAMES / 2).max(1) as usize;

@@ -62,14 +62,14 @@ fn take(entry: &FileEntry, writes: bool) {
     }
 }
 
-/// Corrects what an entry counts: who has died took nothing back. Each kind by itself; what somebody may have open of a kind stays counted,
-/// however many of that kind have died beside it. The caller is in no operation.
+/// Corrects what an entry counts: a process that has died took nothing back. Each kind by itself; what somebody may have open of a kind
+/// stays counted, however many of that kind have died beside it. The caller is in no operation.
 pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
     let entry = shared.arena.file_unchecked(id);
     let are_dead = |writes| {
         entry.openers.load(Ordering::Acquire) & all(writes) != 0 && !shared.is_open_by(id, writes)
     };
-    // Whoever opens counts under the table lock.
+    // A process that opens the file counts itself under the table lock.
     if (are_dead(false) || are_dead(true)) && lock(me) {
         for writes in [false, true] {
             if are_dead(writes) {

@@ -67,7 +67,7 @@ fn drop_idle(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
 }
 
 /// A search that comes to a dropped entry goes on, though behind it there may be none. Those are as if they had never been. Under the
-/// table lock: who enters a file takes the first that is vacant.
+/// table lock: a thread that enters a file takes the first that is vacant.
 fn end_searches(arena: &Arena, dropped: FileId) {
     let count = arena.counts().files;
     let state = |at: u32| &arena.file_unchecked(FileId(at)).state;

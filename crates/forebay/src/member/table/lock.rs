@@ -24,7 +24,7 @@ pub(super) fn lock(me: Me<'_>) -> bool {
     }
 }
 
-/// `false`: whoever has it does not go on.
+/// `false`: its holder does not go on.
 pub(super) fn await_lock(me: Me<'_>) -> bool {
     await_lock_for(me, Waiting::begin())
 }
@@ -41,7 +41,7 @@ fn await_lock_for(me: Me<'_>, mut waiting: Waiting) -> bool {
     true
 }
 
-/// Whether whoever has the table's lock does not go on.
+/// Whether the holder of the table's lock does not go on.
 pub(super) fn is_in_vain(me: Me<'_>, waiting: &mut Waiting) -> bool {
     let holder = me.arena.superblock().table_lock.load(Ordering::Acquire);
     waiting.is_in_vain(me.arena, ThreadId(holder))

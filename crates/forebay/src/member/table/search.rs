@@ -24,7 +24,8 @@ pub fn is_any(arena: &Arena) -> bool {
 /// Beside the count of entries: the arena's file has been removed, and no process is in the session any more.
 const ENDED: u32 = 1 << 31;
 
-/// The arena's file has just been removed by the last who had it: whoever only looks at it learns that there may be another one.
+/// The arena's file has just been removed by the last process that had it: one that only looks at it learns that there may be
+/// another one.
 pub fn end(arena: &Arena) {
     let entries = &arena.superblock().entries;
     entries.fetch_or(ENDED, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! What a device file looked like after the session's own last change: its length and times. Whoever finds it otherwise knows that somebody from outside
-//! has changed it.
+//! What a device file looked like after the session's own last change: its length and times. A process that finds it otherwise knows that somebody from
+//! outside has changed it.
 
 use crate::device::DeviceStat;
 use crate::ids::FileId;
@@ -34,7 +34,7 @@ pub fn witness_end(arena: &Arena, id: FileId, mut stat: impl FnMut(u32) -> Optio
     let entry = arena.file_unchecked(id);
     loop {
         let changes = entry.changes.load(Ordering::Acquire);
-        // Whoever is at it will look.
+        // The thread that is at it will look.
         if entry.is_changing(arena.counts().threads) {
             return;
         }

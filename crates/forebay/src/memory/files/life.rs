@@ -104,7 +104,7 @@ impl FileEntry {
                 state == LIVE && reason != 0 && owed != 0,
                 "it is the kernel's and owes bytes",
             ),
-            // Whoever finishes the truncation has to know the length.
+            // The thread that finishes the truncation has to know the length.
             (
                 state == LIVE
                     && flags & TRUNCATING != 0

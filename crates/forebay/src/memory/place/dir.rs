@@ -209,7 +209,7 @@ impl UserDir {
 }
 
 /// Opens an arena by its path, for reading and writing: a plain file of this user's own, and no link to one. It names files, and what is to be written to
-/// them: whoever has made it would have this user's rights, root's included.
+/// them: another user who had made it would have this user's rights, root's included.
 ///
 /// # Errors
 /// The system's, and what is wrong with it.

@@ -243,7 +243,7 @@ impl Survey {
 }
 
 /// Directories in which a user's directory may lie, each once, the configured one first, then `/dev/shm`. The list of mounts, which takes 76 us
-/// of a command that joins, is read by who goes on from there.
+/// of a command that joins, is read only by a caller that goes on from there.
 pub(super) fn parents(config_dir: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let shared = PathBuf::from(SHARED_MEMORY_DIR);
     let is_memory = |dir: &PathBuf| statfs(dir).is_ok_and(|site| site.fs != Fs::Other);

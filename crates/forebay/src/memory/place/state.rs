@@ -178,7 +178,7 @@ fn all_change(dir: &std::fs::Metadata) -> bool {
     dir.mode() & OTHERS_WRITE != 0
 }
 
-/// This user, root, and where root has no number (in a user namespace) whoever stands for those without one.
+/// This user, root, and where root has no number (in a user namespace) the number that stands for those without one.
 fn is_trusted(uid: u32) -> bool {
     /// The kernel's default for `/proc/sys/kernel/overflowuid`.
     const NOBODY: u32 = 65_534;

@@ -169,13 +169,13 @@ pub fn take_run_at(me: Me<'_>, first: FrameId) -> bool {
     true
 }
 
-/// Whether some frame is shown to be free. Not what is counted: whoever takes one, or gives one back, does so and counts it in two steps,
+/// Whether some frame is shown to be free. Not what is counted: a thread that takes one, or gives one back, does so and counts it in two steps,
 /// and may be stopped in between.
 pub fn shows_free(arena: &Arena) -> bool {
     arena.superblock().free_about() != 0 && arena.frame_hints().count_about(1) != 0
 }
 
-/// Wakes whoever gives memory ahead of need, if half of a region's share of what is kept ready has gone with the last `taken` frames of `free`.
+/// Wakes the thread that gives memory ahead of need, if half of a region's share of what is kept ready has gone with the last `taken` frames of `free`.
 fn wake_at_half(arena: &Arena, free: u32, taken: u32) {
     let superblock = arena.superblock();
     let ready = superblock.frames_ready.load(Ordering::Relaxed);

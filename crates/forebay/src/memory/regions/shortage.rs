@@ -1,7 +1,7 @@
 //! How short memory is, in one word that everybody looks at and the keeper sets (StreamCache 4.3).
 //!
-//! Memory that is free, or that the budget still allows, counts against the budget. Below a 32nd of it all who can evict do;
-//! below a 128th stocks are halved as well, and no new ones made. Whoever finds no memory at all sets the word, too: there may
+//! Memory that is free, or that the budget still allows, counts against the budget. Below a 32nd of it all threads that can evict do;
+//! below a 128th stocks are halved as well, and no new ones made. A thread that finds no memory at all sets the word, too: there may
 //! be no keeper.
 
 use crate::memory::arena::Arena;

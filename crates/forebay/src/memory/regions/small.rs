@@ -35,7 +35,7 @@ pub fn take_small(me: Me<'_>, stock: Option<&Stock>) -> Option<SmallId> {
 }
 
 /// Takes up to `batch` free parts of one carved frame: of `last`, or another of this core's region, or one of the others', or
-/// one that is carved now. Whoever dies with them in hand is in an operation, so that a rebuild finds them.
+/// one that is carved now. A thread that dies with them in hand is in an operation, so that a rebuild finds them.
 pub(super) fn take_parts(me: Me<'_>, last: FrameId, batch: u32) -> Option<Parts> {
     if let Some(parts) = parts_of(me, last, batch) {
         return Some(parts);
@@ -58,8 +58,9 @@ pub(super) fn take_parts(me: Me<'_>, last: FrameId, batch: u32) -> Option<Parts>
     parts_of(me, frame, batch)
 }
 
-/// Makes a held frame a carved one: the owner word first, then the parts, then the hints. Whoever comes by an old hint may have seen the owner word of an
-/// earlier life of the frame: could it take parts before the word is this one's, it might give them back and free the frame, which would be carved afterwards.
+/// Makes a held frame a carved one: the owner word first, then the parts, then the hints. A thread that comes by an old hint may have seen the owner word of
+/// an earlier life of the frame: could it take parts before the word is this one's, it might give them back and free the frame, which would be carved
+/// afterwards.
 fn carve(me: Me<'_>, frame: FrameId) {
     let arena = me.arena;
     for part in 0..BLOCK_PAGES as u32 {
@@ -69,7 +70,7 @@ fn carve(me: Me<'_>, frame: FrameId) {
     }
     if let (Some(free), Some(owner)) = (arena.carve(frame), arena.frame_owner(frame)) {
         owner.store(Owner::Carved.pack(), Ordering::Release);
-        // Release: who takes parts must see them free, and the owner word.
+        // Release: a thread that takes parts must see them free, and the owner word.
         free.store(u64::MAX, Ordering::Release);
     }
     arena.carve_hints().set(frame);
@@ -161,7 +162,7 @@ fn give_parts(me: Me<'_>, frame: FrameId, parts: u64) {
     }
 }
 
-/// Makes a carved frame free again if all its parts are free: whoever takes all 64 bits owns the frame.
+/// Makes a carved frame free again if all its parts are free: the thread that takes all 64 bits owns the frame.
 fn uncarve(me: Me<'_>, frame: FrameId) {
     let arena = me.arena;
     let (Some(free), Some(owner)) = (arena.carve(frame), arena.frame_owner(frame)) else {

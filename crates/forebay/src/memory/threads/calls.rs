@@ -1,5 +1,5 @@
-//! Threads that are at a device with a file. Whoever waits for a file sees by it whether a thread has the file in hand because the device takes its
-//! time, or because the thread does not go on.
+//! Threads that are at a device with a file. A thread that waits for a file sees by it whether a thread has the file in hand because the device
+//! takes its time, or because the thread does not go on.
 
 use super::{Me, is_dead, stops, works_on};
 use crate::ids::{FileId, ThreadId};

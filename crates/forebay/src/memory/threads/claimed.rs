@@ -1,4 +1,4 @@
-//! A slot whose mutex was claimed: whoever takes it next, or buries its dead, is alone with it.
+//! A slot whose mutex was claimed: the thread that takes it next, or buries its dead, is alone with it.
 
 use super::{LIFE, LIFE_MASK, ThreadSlot, seal};
 use crate::sync::Ordering;
@@ -7,7 +7,7 @@ use crate::sys::liveness::{self, Claim, Holder};
 /// Nobody else changes the slot while this lives. Should its thread die, others may claim the slot as before.
 pub(super) struct Claimed<'a>(&'a ThreadSlot);
 
-/// Who comes for a slot.
+/// A thread that comes for a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Comer {
     pub holder: Holder,

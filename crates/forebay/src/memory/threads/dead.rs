@@ -6,7 +6,7 @@ use crate::memory::arena::Arena;
 use crate::sync::Ordering;
 use crate::sys::liveness::{self, Holder};
 
-/// A thread that has died, in one life of its slot: whoever has the slot next is another, though it dies as well.
+/// A thread that has died, in one life of its slot: the thread that has the slot next is another, though it dies as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dead {
     /// Its slot.
@@ -58,7 +58,7 @@ pub fn is_rebuild_owed(arena: &Arena) -> bool {
     all.any(|dead| super::died_working(arena, dead.id))
 }
 
-/// The life of a slot whose thread is gone: who comes next has another.
+/// The life of a slot whose thread is gone: the thread that comes next has another.
 pub fn last_life(arena: &Arena, id: ThreadId) -> Option<u32> {
     let now = || Some(arena.thread(id)?.state.load(Ordering::Acquire) & LIFE_MASK);
     let life = now()?;

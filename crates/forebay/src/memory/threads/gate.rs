@@ -1,14 +1,15 @@
 //! A gate: which thread has closed it, and which threads may be inside.
 //!
-//! A thread that comes in pays no fence: it says in a word of its own what it works on, and then loads the gate. Whoever closes the gate has to
-//! see these words, and for that pays a barrier in all running threads and a look at every word there is. Most files are opened,
-//! written, read and closed by one thread. So the gate remembers who has come in since it was last closed: nobody, one thread, or several. Where
-//! nobody but the closer has, closing is one compare-and-swap.
+//! A thread that comes in pays no fence: it says in a word of its own what it works on, and then loads the gate. The closer of the gate has to
+//! see these words, and for that pays a barrier in all running threads and a look at every word there is. Most files are opened, written, read
+//! and closed by one thread. So the gate remembers who has come in since it was last closed: nobody, one thread, or several. Where nobody but
+//! the closer has, closing is one compare-and-swap.
 //!
 //! Why that is enough: closer and users are in one word. A thread is inside only if the gate that it loaded was open and named it, or several; if
 //! not, it puts itself into the word first, which fails once the gate is closed. And it is only taken out again by one that had closed the gate and
-//! has seen, with barrier and look, that nobody else is inside ([`Gate::open`]). So where the word that closes the gate names nobody else, whoever is
-//! inside would have been seen by that one. (Who ends a flight comes past a closed gate, and is in no gate's word: `Me::enter_past_gate`.)
+//! has seen, with barrier and look, that nobody else is inside ([`Gate::open`]). So where the word that closes the gate names nobody else, a thread
+//! that is inside would have been seen by that one. (A thread that ends a flight comes past a closed gate, and is in no gate's word:
+//! `Me::enter_past_gate`.)
 //!
 //! Not done here: words, barriers and waiting ([`super::stops`], and the preload library for its own table).
 
@@ -33,7 +34,7 @@ const _: () = assert!(THREADS_MAX < CLOSER);
 pub enum Inside {
     /// Nobody but the closer.
     Nobody,
-    /// Others, who have said so: to be waited for after a barrier.
+    /// Others, which have said so: to be waited for after a barrier.
     Others,
 }
 

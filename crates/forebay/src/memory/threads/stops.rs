@@ -11,7 +11,7 @@ use crate::sys::{liveness, membarrier};
 
 /// Looks at a thread in the way, after each so many of which it is asked whether its process is stopped.
 const ASK_ROUNDS: u32 = 256;
-/// How long somebody is waited for who has something, and is not seen to be stopped: longer than anybody has to wait for a core.
+/// How long a thread waits for a holder that is not seen to be stopped: longer than anybody has to wait for a core.
 const HOLDER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `false`: there is none to be had, and nothing may be concluded from words.

@@ -1,8 +1,8 @@
 //! Threads that ask a device to make a file durable.
 //!
-//! What the kernel could not write it says once to each description, and descriptions of the session share one. Who hears of it notes it for
-//! the others. Who hears nothing waits for those that began before: one of them may have heard, and not have noted it yet. That is a moment for whoever
-//! runs, and no longer than [`PATIENCE`]: `/proc` does not tell of all who are frozen that they are.
+//! What the kernel could not write it says once to each description, and descriptions of the session share one. A thread that hears of it notes it for
+//! the others. A thread that hears nothing waits for those that began before: one of them may have heard, and not have noted it yet. That is a moment
+//! where they run, and no longer than [`PATIENCE`]: `/proc` does not tell of all threads that are frozen that they are.
 
 use super::{Me, is_dead, stops};
 use crate::ids::{FileId, ThreadId};
@@ -38,7 +38,7 @@ impl Me<'_> {
     pub fn at_sync<T>(self, file: FileId, sync: impl FnOnce() -> T) -> T {
         let (entry, word) = (self.arena.file_unchecked(file), &self.slot().syncing);
         let made = (word.load(Relaxed) & !(SYNC - 1)).wrapping_add(SYNC);
-        // Before the call: who hears nothing since this thread has heard of it finds both.
+        // Before the call: a thread that hears nothing since this thread has heard of it finds both.
         entry.syncs.fetch_add(1, SeqCst);
         word.store(made | (u64::from(file.0) + 1), SeqCst);
         let _under_way = UnderWay { entry, word, made };

@@ -9,7 +9,7 @@ use crate::memory::arena::Arena;
 use crate::sync::Ordering;
 use crate::sys::liveness::{self, Claim, Holder};
 
-/// The slots by what becomes of them: the first are for whoever comes, the next are for turns, and the last are left to those who give
+/// The slots by what becomes of them: the first are for all that come, the next are for turns, and the last are left to those who give
 /// theirs back when they leave, keepers among them. See [`take_for_good`].
 fn parts(arena: &Arena) -> [Range<u32>; 3] {
     let all = arena.counts().threads;
@@ -58,7 +58,7 @@ fn holder(real: bool) -> Holder {
     }
 }
 
-/// Takes a slot that nobody has, or that somebody had who died at taking it or giving it back.
+/// Takes a slot that nobody has, or that a thread had that died at taking it or giving it back.
 fn take_free(arena: &Arena, part: &Range<u32>, comer: Comer) -> Option<ThreadId> {
     for index in part.clone() {
         let slot = arena.thread(ThreadId(index))?;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Whoever dies while it takes a slot, has one, or gives it back, is not taken for alive: nobody could ever recover such a session.
+/// A thread that dies while it takes a slot, has one, or gives it back, is not taken for alive: nobody could ever recover such a session.
 #[test]
 fn who_dies_is_gone() {
     let mut finished = false;
@@ -217,7 +217,7 @@ fn a_state_without_a_thread_is_no_life() {
     assert!(!is_gone(arena, mine));
 }
 
-/// A recovery declares all dead that there are, and takes a slot then: should its thread wait for anything, it looks who is dead.
+/// A recovery declares all dead that there are, and takes a slot then: should its thread wait for anything, it looks which threads are dead.
 #[test]
 fn who_takes_a_slot_once_all_are_dead_lives() {
     let (session, mine) = unkept();
@@ -229,7 +229,7 @@ fn who_takes_a_slot_once_all_are_dead_lives() {
     release(Me { arena, id: next });
 }
 
-/// Whoever waits for the operations that are under way waits for just these, and nobody for it.
+/// A thread that waits for the operations that are under way waits for just these, and nobody for it.
 #[test]
 fn who_waits_for_operations_closes_no_gate() {
     let (session, mine) = unkept();

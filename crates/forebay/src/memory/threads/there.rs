@@ -2,8 +2,8 @@
 //!
 //! A thread that executes another program ends for the session, and the kernel marks what it holds. But if it is not its process's first one, the
 //! kernel gives it that one's number first, and does not find it in the mutex then: the slot looks alive for ever. It has nothing in the arena at
-//! that moment, so nobody waits for it; but whoever asks who is in the session has to know. So a slot says which thread of which process has it,
-//! and in which pid namespace these are numbers. The kernel says whether there is such a thread.
+//! that moment, so nobody waits for it; but a process that asks who is in the session has to know. So a slot says which thread of which process
+//! has it, and in which pid namespace these are numbers. The kernel says whether there is such a thread.
 //!
 //! The preload library hears of it when a program executes another one, and gives the slot back: its slots have no namespace.
 

@@ -22,7 +22,7 @@ pub fn is_working(arena: &Arena, id: ThreadId, life: u32) -> bool {
 }
 
 /// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
-/// slot that was freed under them would leave them held by whoever takes it next.
+/// slot that was freed under them would leave them held by the thread that takes it next.
 pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     let superblock = arena.superblock();
     let names = |word: &AtomicU32| word.load(Ordering::Acquire) == id.0;

@@ -1,8 +1,8 @@
 //! Open descriptions of a simulated file, and the write lease that one of them may have: what Linux does in `open` and in
 //! `fcntl(F_SETLEASE, F_WRLCK)`.
 //!
-//! A lease is given to the only description that there is, and to no other. Whoever opens the file from then on waits until it has been
-//! given up, until its description is closed by all who have it, or until the kernel takes it away, [`BREAK_TIME`] after the first who waited.
+//! A lease is given to the only description that there is, and to no other. A task that opens the file from then on waits until it has been
+//! given up, until its description is closed by all that have it, or until the kernel takes it away, [`BREAK_TIME`] after the first that waited.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::sim::{crashed, tasks};
 
 /// How long the kernel lets a holder keep others waiting: `/proc/sys/fs/lease-break-time`.
 pub const BREAK_TIME: Duration = Duration::from_secs(45);
-/// How often who waits looks, at first and at last.
+/// How often a task that waits looks, at first and at last.
 const LOOK_EVERY: Duration = Duration::from_micros(10);
 const LOOK_SELDOM: Duration = Duration::from_micros(500);
 
@@ -96,7 +96,7 @@ impl Description {
     pub fn open(file: &Arc<SimFile>) -> Arc<Self> {
         let new = Self::new(file);
         let mut pause = LOOK_EVERY;
-        // Who is dying does not wait.
+        // A task that is dying does not wait.
         while !file.descriptions().state().lets_in() && !crashed() {
             tasks::sleep(pause);
             pause = (pause * 2).min(LOOK_SELDOM);
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(file.leases_taken_away(), 0);
     }
 
-    /// How long somebody waits who opens a file whose lease is given up after a time, or not in time.
+    /// How long a task waits that opens a file whose lease is given up after a time, or not in time.
     fn waits(given_up_after: Duration) -> (Duration, u32) {
         let simulation = Simulation::new(1, MANNER);
         let file = SimDisk::new(SimOptions::default()).create();

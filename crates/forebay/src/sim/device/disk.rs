@@ -90,8 +90,8 @@ impl Shared {
     }
 }
 
-/// A disk in memory. It keeps its files, so that a test may "kill" who had them open and open them
-/// again.
+/// A disk in memory. It keeps its files, so that a test may "kill" the process that had them open
+/// and open them again.
 pub struct SimDisk {
     shared: Arc<Shared>,
     files: Mutex<Vec<Arc<SimFile>>>,
@@ -128,7 +128,7 @@ impl SimDisk {
         self.find(inode).filter(|file| file.has_name())
     }
 
-    /// The same, of a file that may have no name: for who has it open.
+    /// The same, of a file that may have no name: for a caller that has it open.
     pub fn find(&self, inode: u64) -> Option<Arc<SimFile>> {
         self.files().get(self.place_of(inode)?).cloned()
     }

@@ -152,7 +152,7 @@ impl SimFile {
 
     fn load(&self, piece: Piece, offset: u64) -> usize {
         let bytes = self.state().image.read(offset, piece.len);
-        // SAFETY: whoever made the piece promised that it is mapped and writable; others that write
+        // SAFETY: the maker of the piece promised that it is mapped and writable; others that write
         // it meanwhile tear it, as a device would; `bytes` is ours.
         unsafe { piece.copy_in(&bytes) };
         bytes.len()
@@ -203,7 +203,7 @@ impl SimFile {
 }
 
 fn bytes_of(pieces: &[Piece]) -> Vec<u8> {
-    // SAFETY: whoever made the pieces promised that they are mapped and initialised; others that
+    // SAFETY: the maker of the pieces promised that they are mapped and initialised; others that
     // write them meanwhile tear them, as with a device.
     let copy = |piece: &Piece| unsafe { piece.copy_out() };
     pieces.iter().flat_map(copy).collect()

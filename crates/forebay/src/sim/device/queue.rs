@@ -1,7 +1,7 @@
 //! A queue whose requests end later, in any order, and outlive their process.
 //!
-//! Writes from the arena take its bytes when they end, as a device that reads memory does: whoever gives the memory away
-//! too early is found out. What a dead process has submitted is carried out all the same; only nobody hears of it.
+//! Writes from the arena take its bytes when they end, as a device that reads memory does: code that gives the memory
+//! away too early is found out. What a dead process has submitted is carried out all the same; only nobody hears of it.
 
 use std::io;
 use std::ops::Range;
@@ -63,7 +63,7 @@ impl TimedQueue {
             if request.kind != RequestKind::Read && shared.contains(&piece.ptr.addr()) {
                 return *piece;
             }
-            // SAFETY: whoever submits promises that the memory is mapped and initialised.
+            // SAFETY: the caller promises that the memory is mapped and initialised.
             let bytes = unsafe { piece.copy_out() };
             let copy = AlignedBytes::copy_of(&bytes, 4096);
             let piece = copy.piece();

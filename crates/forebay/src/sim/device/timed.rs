@@ -1,7 +1,7 @@
 //! A simulated file whose calls take time of a simulation, in parts, and fail as its dice say.
 //!
 //! Bytes move somewhere between the beginning and the end of a call, part by part: what changes in between tears, as on a
-//! device. Who is killed in a call dies at its end; when the power goes, the parts that have not moved never do.
+//! device. A task that is killed in a call dies at its end; when the power goes, the parts that have not moved never do.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -194,7 +194,7 @@ fn parts(pieces: &[Piece], offset: u64, len: usize, part_bytes: usize) -> Vec<(P
 
 /// The bytes of pieces, now.
 fn bytes_of(pieces: &[Piece]) -> Vec<u8> {
-    // SAFETY: whoever made the pieces promised that they are mapped and initialised; others that write them meanwhile tear
+    // SAFETY: the maker of the pieces promised that they are mapped and initialised; others that write them meanwhile tear
     // them, as with a device.
     let copy = |piece: &Piece| unsafe { piece.copy_out() };
     pieces.iter().flat_map(copy).collect()

@@ -79,7 +79,7 @@ pub fn check(data: &[u8]) {
     if let Err(problems) = check_arena(arena) {
         panic!("after a rebuild: {problems:#?}");
     }
-    // Whoever had files open when this happened is gone; their entries may be gone too.
+    // The process that had files open when this happened is gone; their entries may be gone too.
     abandon(files);
     if let [Some(one), Some(other)] = devices.each_ref().map(open) {
         let files = [one, other];

@@ -129,7 +129,7 @@ impl Simulation {
 }
 
 impl Drop for Simulation {
-    /// Whoever is left dies: a coroutine that is dropped would unwind as if its process lived.
+    /// A task that is left dies: a coroutine that is dropped would unwind as if its process lived.
     fn drop(&mut self) {
         self.cut_power();
         install(None);

@@ -1,7 +1,7 @@
 //! The session's two lists: all streams and dirty streams, hottest first (StreamCache 4.2, figure 8).
 //!
-//! A stream moves when another becomes current in its file, not with every request. Whoever wants the coldest
-//! asks the headers as well whether it is in use (`evict`, `flush`), and moves it to the front if it is: so that hits cost
+//! A stream moves when another becomes current in its file, not with every request. A thread that wants the coldest asks
+//! the headers as well whether it is in use (`evict`, `flush`), and moves it to the front if it is: so that hits cost
 //! nothing and the order is right where it matters.
 //!
 //! A lock of their own, taken after a tree's, held for a few stores. Damaged links are found by their neighbours, and counted

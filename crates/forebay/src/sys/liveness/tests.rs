@@ -57,7 +57,7 @@ fn a_death_is_marked_and_a_good_end_is_not() {
     assert!(!is_held(words[2]), "the dead hold nothing");
 }
 
-/// Whoever writes into the arena by mistake may write over nodes: nobody who lets go follows them.
+/// A program that writes into the arena by mistake may write over nodes: a thread that lets go does not follow them.
 #[test]
 fn pointers_in_shared_memory_are_not_followed() {
     for wild in [0, 8, 1 << 46, u64::MAX] {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-/// A pipe's end that nobody comes to holds up who opens the other, as the guard does.
+/// A pipe's end that nobody comes to holds up the opener of the other, as the guard does.
 #[cfg_attr(miri, ignore)]
 #[test]
 fn the_engines_openings_are_told_from_others() {

@@ -1,8 +1,8 @@
 //! Leases of a process that does not answer: given up in its stead, where somebody waits for their end.
 //!
-//! A lease belongs to an open description. So whoever has a descriptor of the description may give the lease up, and the kernel gives out
-//! descriptors of another process (`pidfd_getfd`), stopped or not. Each is held for one moment: what stays here would be in the way of who
-//! executes the file, and of the next lease. Where the kernel refuses it, those who wait do so for as long as the kernel lets them.
+//! A lease belongs to an open description. So a process that has a descriptor of the description may give the lease up, and the kernel gives out
+//! descriptors of another process (`pidfd_getfd`), stopped or not. Each is held for one moment: what stays here would be in the way of a program
+//! that executes the file, and of the next lease. Where the kernel refuses it, those who wait do so for as long as the kernel lets them.
 //!
 //! Nothing here allocates or takes a lock: the caller is a copy of one thread of a process that had several.
 

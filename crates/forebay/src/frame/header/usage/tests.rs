@@ -56,7 +56,7 @@ fn the_first_use_of_what_was_read_ahead_is_told_once() {
     assert_eq!(header.usage(), Usage::Once);
 }
 
-/// Whoever uses a block, or evicts, may have looked at the clock before somebody else who used it since.
+/// A thread that uses a block, or evicts, may have looked at the clock before another one that used it since.
 #[test]
 fn a_use_at_a_later_tick_is_not_a_use_long_ago() {
     let header = header();
