@@ -83,7 +83,7 @@ static PREPARED: AtomicU32 = AtomicU32::new(0);
 
 /// A process of one thread is about to have another: does what the kernel makes every processor wait for once there are more,
 /// 10 to 30 ms each, in the middle of a program's write, against 5 us together. They are barriers in every thread, and a table of
-/// descriptors that has room for ours. Who joins does all of that.
+/// descriptors that has room for ours. A process that joins does all of that.
 pub fn while_alone() {
     table::holders::several_threads();
     if !is_on() || PREPARED.swap(1, Relaxed) != 0 {
@@ -413,8 +413,8 @@ pub fn joined() -> Option<&'static Session> {
     (!session.is_null()).then(|| unsafe { &*session })
 }
 
-/// Makes sure that the calling thread has a slot in the session before it waits for anything of the process's: who waits for a slot has
-/// nothing that those need who have one. Whether it has one, where the process has joined.
+/// Makes sure that the calling thread has a slot in the session before it waits for anything of the process's: a thread that waits for
+/// a slot has nothing that those with one need. Whether it has one, where the process has joined.
 pub fn has_slot() -> bool {
     joined().is_none_or(|session| session.shared().me().is_ok())
 }

@@ -68,7 +68,7 @@ pub fn is_ours(fd: c_int) -> bool {
 /// Descriptors that shells redirect.
 pub const INHERITED: std::ops::Range<c_int> = 0..10;
 
-/// Files that were open before the library came: the shell's redirections. Their offsets are shared with who knows whom, so
+/// Files that were open before the library came: the shell's redirections. Their offsets are shared with unknown processes, so
 /// they are never managed; but should their file be, it goes to the kernel.
 pub fn watch_inherited() {
     for fd in INHERITED {
@@ -207,7 +207,7 @@ fn is_not_the_kernels(description: &Description, asked: fn(&Glance, u64, u64) ->
     attach::glance().is_some_and(|glance| asked(glance, device, inode))
 }
 
-/// Whether a candidate's bytes are the engine's, or its offset is: whoever goes past the library finds neither with the kernel.
+/// Whether a candidate's bytes are the engine's, or its offset is: a call past the library finds neither with the kernel.
 pub fn is_of_engine(description: &Description) -> bool {
     description.state() != State::Left && is_managed_elsewhere(description)
 }

@@ -26,7 +26,7 @@ const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
 static TABLE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Whether there ever was one: else the table is not looked at, each page of which costs the first who does.
+/// Whether there ever was one: else the table is not looked at, each page of which costs the first that does.
 static ANY: AtomicBool = AtomicBool::new(false);
 static FULL: AtomicBool = AtomicBool::new(false);
 

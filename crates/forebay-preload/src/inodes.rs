@@ -1,7 +1,7 @@
 //! The inodes that this process manages: one engine file for each, however many descriptions the program has of it.
 //!
 //! Looked at without a lock by every call on a managed descriptor. The close of the last description must not free an engine file
-//! under such a call: each thread says in a word of its own which one it is using, and who closes waits for the words
+//! under such a call: each thread says in a word of its own which one it is using, and the closer waits for the words
 //! (`membarrier` in between, so that using costs no fence).
 
 use std::sync::atomic::{
@@ -24,7 +24,7 @@ use crate::table::{self, Description, Word};
 
 /// Inodes at most; the session's file table has no more.
 const SLOTS: usize = 4096;
-/// Who closes for a thread that has no slot.
+/// The closer, for a thread that has no slot.
 const CLOSER: ThreadId = ThreadId(USERS as u32);
 /// Threads that say what they use; a session has no more slots for threads.
 const USERS: usize = forebay::limits::THREADS_MAX as usize;
@@ -60,7 +60,7 @@ static END: AtomicU32 = AtomicU32::new(0);
 struct Using(AtomicU64);
 
 static USING: [Using; USERS] = [const { Using(AtomicU64::new(0)) }; USERS];
-/// All that have been used are below this: each page of the others would cost the first who looks.
+/// All that have been used are below this: each page of the others would cost the first thread that looks.
 static USING_END: AtomicUsize = AtomicUsize::new(0);
 
 fn users() -> &'static [Using] {
@@ -390,7 +390,7 @@ pub fn begin<'a>(fd: c_int, word: Word) -> Option<Use<'a>> {
         using.store(0, Ordering::Release);
         return None;
     }
-    // SAFETY: the descriptor had this inode after this thread had said that it uses it: who closes it waits.
+    // SAFETY: the descriptor had this inode after this thread had said that it uses it: the closer waits.
     let inode = unsafe { &*inode };
     Some(Use {
         inode,

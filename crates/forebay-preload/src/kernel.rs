@@ -227,7 +227,7 @@ fn seek_kernel(fd: c_int, description: &Description) {
 }
 
 /// A managed descriptor whose inode is the kernel's by now leaves the table: its offset is the kernel's from here on, for all
-/// who share it. Nothing to do where the word is another one by now: its description may be another file's.
+/// processes that share it. Nothing to do where the word is another one by now: its description may be another file's.
 #[cold]
 pub fn leave(fd: c_int, word: Word) {
     let _errno = KeepErrno::new();
@@ -391,7 +391,7 @@ unsafe fn about_to_cut(dir: c_int, path: *const libc::c_char) -> Cut {
 }
 
 /// Has the kernel cut a file by its name, in a call that the engine does not serve: the session does not manage the file then, and nobody
-/// begins to before the call is over, who would have seen the old length.
+/// begins to before the call is over: that one would have seen the old length.
 ///
 /// # Safety
 /// As for [`give_path_to_kernel`].
@@ -412,7 +412,7 @@ pub unsafe fn cut_by_kernel<T>(
             }
         }
     }
-    // Whoever manages it again and again is told afterwards.
+    // A process that manages it again and again is told afterwards.
     Ok(call())
 }
 

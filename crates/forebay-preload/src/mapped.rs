@@ -33,7 +33,7 @@ pub enum What {
 /// In place of a device's number: the other number is that of a view.
 const VIEW: u64 = u64::MAX;
 
-/// Whoever has the lock changes it. `end` 0: free.
+/// The holder of the lock changes it. `end` 0: free.
 struct Range {
     begin: AtomicUsize,
     end: AtomicUsize,
@@ -159,7 +159,7 @@ fn enter(begin: usize, end: usize, what: What, sticks: bool) -> bool {
 }
 
 /// A file has been mapped, for which [`foreign::begin`] has been called. What was there is gone. `forks`: [`views::forks`] before. A child
-/// that has been forked since has the mapping, too: the lock is not held meanwhile, since whoever is to serve the mapping may need it.
+/// that has been forked since has the mapping, too: the lock is not held meanwhile, since the thread that is to serve the mapping may need it.
 pub fn begun(begin: usize, len: usize, file: File, forks: Option<u32>) {
     let lock = Lock::take();
     let gone = end_locked(&lock, begin, len);

@@ -1,7 +1,7 @@
 //! The process's lock of all that is rare (opening, closing, giving away), and what goes on without it.
 //!
 //! No thread waits for another while it has the lock, nor is in a call that takes long: a file that begins to be managed waits for the keeper's
-//! guard, one that is closed for its device. They say that they are under way ([`Passing`], [`Apart`]), and whoever must not meet them
+//! guard, one that is closed for its device. They say that they are under way ([`Passing`], [`Apart`]), and a thread that must not meet them
 //! takes the lock, so that none begins, and waits for those that have begun. All of these words lie in a page that a forked child finds wiped.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
@@ -66,7 +66,7 @@ impl Drop for Rare {
     }
 }
 
-/// What goes on without the lock, since it may take long: whoever leaves the session waits for it to end.
+/// What goes on without the lock, since it may take long: a process that leaves the session waits for it to end.
 pub struct Apart(());
 
 impl Apart {
@@ -84,8 +84,8 @@ impl Drop for Apart {
     }
 }
 
-/// A thread has descriptors of the engine's for a moment, at whatever numbers: whoever closes all numbers but the engine's, or puts a file
-/// at a number of its choice, waits for that to end ([`Rare::lock_alone`]). Who is there takes no lock of what is rare.
+/// A thread has descriptors of the engine's for a moment, at whatever numbers: a thread that closes all numbers but the engine's, or puts a file
+/// at a number of its choice, waits for that to end ([`Rare::lock_alone`]). The thread that has them takes no lock of what is rare meanwhile.
 pub struct Passing(());
 
 impl Passing {
@@ -158,7 +158,7 @@ fn sleep_while(word: *mut u32, value: u32) {
     }
 }
 
-/// Wakes some who sleep on a word.
+/// Wakes some threads that sleep on a word.
 fn wake(word: *mut u32, how_many: usize) {
     const WAKE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     // SAFETY: as above.

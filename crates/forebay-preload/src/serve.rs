@@ -221,7 +221,7 @@ fn check_end(offset: u64, len: usize) -> Result<(), Halt> {
     }
 }
 
-/// Whether a managed description is the descriptor's still, and its offset ours. Whoever needs the offset has it locked by now: before that
+/// Whether a managed description is the descriptor's still, and its offset ours. A caller that needs the offset has it locked by now: before that
 /// the program may have closed the descriptor, and the description may be that of a file that was opened since. One that is locked is nobody
 /// else's ([`table::new_description`]).
 #[inline(always)]
@@ -229,7 +229,7 @@ pub fn is_served(fd: c_int, word: Word) -> bool {
     word.description().state() == State::Ours && table::word(fd) == word
 }
 
-/// A managed description's own offset, for whoever has it locked.
+/// A managed description's own offset, for the thread that has it locked.
 #[inline(always)]
 pub fn own_offset(using: &Use<'_>, description: &Description) -> Result<u64, Halt> {
     description.begin(|| using.inode.size(using.me))

@@ -1,8 +1,9 @@
 //! Streams of stdio over descriptors that the engine may serve.
 //!
 //! libc's own streams read and write by calls that pass no hook. A stream of `fopencookie` calls functions of ours instead, which
-//! are the hooks of the descriptor's calls: so it is a buffer over a descriptor like any other stream, whoever has the file. The
-//! descriptor's number is put where libc looks for it, so that `fileno` and whoever looks without it find it.
+//! are the hooks of the descriptor's calls: so it is a buffer over a descriptor like any other stream, whether the engine or the
+//! kernel has the file. The descriptor's number is put where libc looks for it, so that `fileno` and code that looks without it
+//! find it.
 //!
 //! Such a stream cannot be one of wide characters: with the first call for these it becomes one of libc's own ([`widen`]), and its
 //! file the kernel's. Only what can be of use becomes one: streams that write, and those of files that the session manages.

@@ -158,8 +158,8 @@ pub fn is_alive() -> bool {
     !alive.is_null() && unsafe { (*alive).load(Relaxed) } != 0
 }
 
-/// As [`is_alive`], for whoever is about to call [`set_alive`]: the page that a child finds wiped becomes its own at once. One that is read first
-/// is mapped twice.
+/// As [`is_alive`], for a caller that is about to call [`set_alive`]: the page that a child finds wiped becomes its own at once. One that is read
+/// first is mapped twice.
 pub fn is_alive_in_own_page() -> bool {
     let alive = ALIVE.load(Relaxed);
     // SAFETY: as above.

@@ -35,7 +35,7 @@ pub fn is_large(written: Written, size: u64, synced: bool, in_store: bool) -> bo
     if in_store {
         return calls >= CALLS_BY_HABIT || bytes > small / 4;
     }
-    // Whoever wants files to be larger wants no guesses.
+    // A user who wants files to be larger wants no guesses.
     let by_habit =
         calls >= CALLS_BY_HABIT && small <= SMALL_FILE_BYTES && habit::is_of_many_writes();
     if !by_habit && bytes <= small / 4 && (calls < 2 || size < small) {

@@ -60,7 +60,7 @@ pub fn close(fd: c_int) -> c_int {
             return told(unsafe { real::close(fd) }, failed);
         }
         let settled = settle_in_use(fd, word);
-        // Whoever jumps out, or ends the thread, would leave the number to nobody.
+        // A handler that jumps out, or ends the thread, would leave the number to nobody.
         let _inside = Inside::enter();
         let _cancel = NotCancelled::new();
         let rare = Rare::lock();
@@ -99,7 +99,7 @@ fn told(closed: c_int, failed: c_int) -> c_int {
     }
 }
 
-/// Makes the kernel's descriptor one that has no bytes: whoever looks for its word from now on, or has looked too late, hears that it is
+/// Makes the kernel's descriptor one that has no bytes: a thread that looks for its word from now on, or has looked too late, hears that it is
 /// closed (`EBADF`). Where no number is left for that (`EMFILE`) it stays as it is: `false`.
 fn shut(fd: c_int) -> bool {
     const FLAGS: c_int = libc::O_PATH | libc::O_CLOEXEC;
@@ -302,8 +302,8 @@ pub fn at_end() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// The engine's file of a descriptor is closed, and the descriptor stays: should anybody write to it all the same, the file is managed again. Who has
-/// ended has nothing open then that the keeper would have to notice first.
+/// The engine's file of a descriptor is closed, and the descriptor stays: should anybody write to it all the same, the file is managed again. A
+/// process that has ended has nothing open then that the keeper would have to notice first.
 fn put_down(fd: c_int, word: Word) {
     if table::replace(fd, word, word.orphan()) {
         let seen = &word.description().seen;

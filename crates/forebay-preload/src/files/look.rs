@@ -1,8 +1,8 @@
 //! What a descriptor or a path leads to, asked without its times.
 //!
-//! Whoever asks for a file's change time makes the kernel note the next change by a finer clock: on XFS and ext4 that change is a
+//! A call that asks for a file's change time makes the kernel note the next change by a finer clock: on XFS and ext4 that change is a
 //! transaction of its own then (4 of the 63 µs that a file of 100 KB takes to be made, read and removed).
-//! Who serves a file system of a process's is asked only where a size has to be right: that is a request, of some 20 µs.
+//! The process that serves a file system is asked only where a size has to be right: that is a request, of some 20 µs.
 
 use std::mem::MaybeUninit;
 

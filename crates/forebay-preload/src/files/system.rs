@@ -1,4 +1,4 @@
-//! What of the file system a file is on matters to who has just opened it.
+//! What of the file system a file is on matters to the process that has just opened it.
 //!
 //! A mount shows one file system for as long as it is there, and its number is never given again: so it is asked once. On a mounted store each
 //! question is a request to the mount's process.

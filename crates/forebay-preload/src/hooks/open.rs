@@ -13,7 +13,7 @@ use crate::inside::Inside;
 use crate::raw::{self, KeepErrno};
 use crate::real;
 
-/// By then the kernel has taken a lease back from whoever does not give it up.
+/// By then the kernel has taken a lease back from a holder that does not give it up.
 const LEASE_ENDS: Duration = Duration::from_secs(60);
 
 /// What the kernel refuses (`EPERM`) because the keeper's guard is killed, or stopped, just when it opens the file to look at it and waits for a

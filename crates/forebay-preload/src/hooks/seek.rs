@@ -32,7 +32,7 @@ export! {
     }
 }
 
-/// Nobody's bytes are asked for: the offset is the kernel's for as long as the description is, whoever may manage the file elsewhere.
+/// Nobody's bytes are asked for: the offset is the kernel's for as long as the description is, even where another process manages the file.
 /// `None`: it is not.
 #[inline]
 fn seek_candidate(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Option<off_t> {

@@ -238,7 +238,7 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         inode.settle(me, Durability::Written, &seen)?;
         let reserve = |device: &dyn DeviceFile| -> std::io::Result<()> {
             device.reserve(offset as u64, len as u64)?;
-            // The kernel's own call dates the file. Whoever may write to it may not always do that.
+            // The kernel's own call dates the file. A program that may write to it may not always do that.
             let _ = device.set_modified(None);
             Ok(())
         };

@@ -117,7 +117,7 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
                     Answer::Done(syncs) => {
                         let in_store = word.description().has(table::OF_STORE);
                         if syncs != 0 && !in_store && attach::is_synced_often(syncs) {
-                            // It is synced, whoever has it from here on.
+                            // It is synced, whether the engine or the kernel has it from here on.
                             let _ = kernel::give_to_kernel(fd, Why::Synced);
                         }
                         return 0;

@@ -192,7 +192,7 @@ unsafe fn modified_ns(of: Of, file: (u64, u64)) -> Option<i128> {
     ((stat.st_dev, stat.st_ino) == file).then_some(ns)
 }
 
-/// Writes what a descriptor's file owes. Errors are told by who syncs or closes.
+/// Writes what a descriptor's file owes. The next sync or close tells of errors.
 pub fn flush(fd: c_int) {
     if !files::is_known(fd) {
         return;

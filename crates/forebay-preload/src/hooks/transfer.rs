@@ -129,7 +129,7 @@ fn copy((from, from_at, start): Place, (to, to_at, target): Place, count: size_t
 }
 
 /// A file that the kernel is at for one of these calls, until this is dropped: nobody begins to manage it. The call may wait for ever, for a
-/// pipe, and nobody for the call: who would manage the file leaves it to the kernel.
+/// pipe, and nobody for the call: a thread that would manage the file leaves it to the kernel.
 struct Reaching(Option<(&'static Glance, u64)>);
 
 impl Reaching {
@@ -169,7 +169,7 @@ fn by_kernel(from: c_int, to: c_int, real: &dyn Fn() -> ssize_t) -> Option<ssize
             Err(errno) => return Some(serve::fail(errno)),
         }
         let _ways = [from, to].map(Reaching::begin);
-        // Looked at once more: who comes from here on sees that the files are reached.
+        // Looked at once more: a thread that comes from here on sees that the files are reached.
         let is_of_engine = |&fd: &c_int| {
             let word = table::word(fd);
             word.is_file() && files::is_of_engine(word.description())

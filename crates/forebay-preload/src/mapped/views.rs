@@ -45,7 +45,7 @@ const FLAGS: c_int = libc::MAP_PRIVATE
 /// The pins of a view.
 pub(super) type Pinned = Box<Attached>;
 
-/// A view is changed by whoever has the table's lock.
+/// The holder of the table's lock changes a view.
 struct View {
     /// Ranges of the table that are parts of it; 0: free.
     ranges: AtomicU32,
@@ -138,7 +138,7 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     }
     let rest = attached.rest();
     if request.replaces() && rest > 0 {
-        // Whoever looks there meanwhile would see what is to be cleared.
+        // A thread that looks there meanwhile would see what is to be cleared.
         return None;
     }
     let begin = if request.replaces() && pieces.len() > 1 {
@@ -365,7 +365,7 @@ fn mapping(line: &str) -> Option<(usize, usize, c_int)> {
     ))
 }
 
-/// Replaces a part of a view, at once for whoever looks there meanwhile. What is stored there meanwhile may be lost.
+/// Replaces a part of a view, at once for a thread that looks there meanwhile. What is stored there meanwhile may be lost.
 fn copy(memory: &File, begin: usize, len: usize, access: c_int) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let both = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,6 +1,6 @@
 //! Calls of the kernel's on candidates, files that nobody of this process manages, and what they say of whether one should.
 //!
-//! Whoever begins to manage such a file knows of each call that is under way, and each looks once more whether somebody has begun. Nothing here
+//! A thread that begins to manage such a file knows of each call that is under way, and each looks once more whether somebody has begun. Nothing here
 //! manages a file.
 
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::files;
 use crate::inside::{self, Inside};
 use crate::table::{self, Description, Word};
 
-/// Makes a call of the kernel's on a candidate: known of by whoever begins to manage the file meanwhile. `None`: it has not been made; the
+/// Makes a call of the kernel's on a candidate: known to a thread that begins to manage the file meanwhile. `None`: it has not been made; the
 /// file has become managed, or the descriptor stands for another one. With `moves`, the call uses the description's own offset.
 ///
 /// Inlined, and each guard a variable of its own: a structure of them would be copied, just after it was put together, more slowly than
@@ -45,7 +45,7 @@ fn by_kernel_unless<T>(
     );
     let place = &inside::thread().place;
     let _call = attach::glance().map(|glance| glance.stand_by(place, device, inode));
-    // Looked at once more: from here on whoever manages the file waits for this call, and a `dup2` for one that moves the offset.
+    // Looked at once more: from here on a thread that begins to manage the file waits for this call, and a `dup2` for one that moves the offset.
     (table::word(fd) == word && !is_so(description)).then(call)
 }
 

@@ -1,7 +1,7 @@
 //! Descriptors of streams that are libc's own, which reads and writes them by calls that pass no hook: a managed file that comes to such a
 //! number (`dup2`) is the kernel's.
 //!
-//! A bit for each number, from the stream's beginning to its end, whoever closes the number meanwhile. Of streams that begin past the library
+//! A bit for each number, from the stream's beginning to its end, even where the number is closed meanwhile. Of streams that begin past the library
 //! (`tmpfile`) nothing is known. Threads that use a stream have been told of it, and so of its bit: no orderings.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,6 +1,6 @@
 //! An open description: what all descriptors of one opening share, in this process and its relatives.
 //!
-//! Whoever has its lock has the offset. A holder that is killed is found out by the next one, which also moves the offset behind what the
+//! The holder of its lock has the offset. A holder that is killed is found out by the next one, which also moves the offset behind what the
 //! killed one has written.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
@@ -150,7 +150,7 @@ impl Description {
         }
     }
 
-    /// Changes it; whoever calls has the lock, or the description to itself.
+    /// Changes it; the caller has the lock, or the description to itself.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u32, Ordering::Release);
     }
@@ -207,7 +207,7 @@ impl Description {
         self.state() != State::Kernels || self.size_at_open() == 0
     }
 
-    /// The offset is ours from now on, and is `at`. Whoever calls has the lock.
+    /// The offset is ours from now on, and is `at`. The caller has the lock.
     pub fn become_ours(&self, at: u64) {
         if self.size_or_end.swap(0, Relaxed) != 0 {
             // It says nothing of new files (`habit`).
@@ -217,7 +217,7 @@ impl Description {
         self.set_state(State::Ours);
     }
 
-    /// The offset, for whoever has the lock. Where the one who had it was killed in the middle of a write, it is behind what is there of that
+    /// The offset, for the holder of the lock. Where the one who had it was killed in the middle of a write, it is behind what is there of that
     /// write, as the kernel has it: otherwise the next write would lie over a part of the record, and leave its rest behind it. `size` is the
     /// file's size, and asked for only then.
     #[inline(always)]
@@ -279,7 +279,7 @@ impl Description {
     }
 
     /// Whether somebody has the offset. A thread may have it that was in a call as the descriptor was closed: it moves the offset once more. Where
-    /// whoever had it is gone, nobody has it from here on.
+    /// its holder is gone, nobody has it from here on.
     pub(super) fn is_locked(&self) -> bool {
         let holder = self.lock.load(Ordering::Acquire);
         let ended = || {
@@ -300,7 +300,7 @@ impl Description {
         }
     }
 
-    /// Takes the offset from whoever has it: in memory of a forked child's own that is a thread of its parent's.
+    /// Takes the offset from its holder: in memory of a forked child's own that is a thread of its parent's.
     pub(super) fn unlock_in_child(&self) {
         if self.lock.load(Relaxed) != 0 {
             self.lock.store(0, Relaxed);

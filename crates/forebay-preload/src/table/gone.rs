@@ -1,13 +1,13 @@
-//! Whether the holder of a lock that relatives share has ended. Asked by who waits for it, without memory, locks or descriptors: the answer may be
-//! wanted in a forked child or in a signal handler.
+//! Whether the holder of a lock that relatives share has ended. Asked by a thread that waits for it, without memory, locks or descriptors: the
+//! answer may be wanted in a forked child or in a signal handler.
 
 use std::ffi::CStr;
 use std::io::Write;
 
 use crate::raw;
 
-/// Whether a lock's holder has ended, as the kernel sees it. Who has died and has not been waited for has ended as well: it may be the caller's
-/// child, or the child of somebody who waits for the caller.
+/// Whether a lock's holder has ended, as the kernel sees it. A process that has died and has not been waited for has ended as well: it may be
+/// the caller's child, or the child of somebody who waits for the caller.
 pub(super) fn is_gone(holder: u64) -> bool {
     let args = [(holder >> 32) as usize, holder as u32 as usize, 0, 0, 0, 0];
     // SAFETY: no signal is sent, only asked whether one could be.

@@ -4,7 +4,7 @@
 //! are any. In the memory that relatives share each process has a slot with a bit for each description that it holds. A child's slot is
 //! filled before it is forked; what other threads open meanwhile is added ([`opened`]), so that the slot has at least what the child has
 //! inherited when it first looks. The child lets go of the rest ([`in_child`]). The slot of a process that has ended, or that has executed
-//! another program, is emptied by whoever needs one. All counts err on the side of what is not used again.
+//! another program, is emptied by a process that needs one. All counts err on the side of what is not used again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, Ordering, Ordering::Relaxed, Ordering::SeqCst};
@@ -45,7 +45,7 @@ const LIFE: u64 = 4;
 struct Process {
     /// A kind, and the life above it.
     state: AtomicU64,
-    /// Number of the process's pid namespace; 0: not known. To ask for it takes longer than all else here, so who has one thread does not: of
+    /// Number of the process's pid namespace; 0: not known. To ask for it takes longer than all else here, so a process of one thread does not: of
     /// that one `mutex` tells.
     namespace: AtomicU64,
     pid: AtomicU32,
@@ -108,7 +108,7 @@ impl Family {
         self.bits[slot as usize][index as usize / 64].fetch_and(!bit, SeqCst) & bit != 0
     }
 
-    /// The slot's process holds the description as well, whoever it is.
+    /// The slot's process holds the description as well, whichever process that is.
     fn hold_for(&self, slot: u32, index: u32) {
         description(index).holders.fetch_add(1, SeqCst);
         if !self.set_bit(slot, index) {
@@ -228,12 +228,12 @@ fn drop_holder(index: u32) -> bool {
     if it.holders.fetch_update(SeqCst, SeqCst, fewer) != Ok(1) {
         return false;
     }
-    // Once for each file: whoever begins to hold it now has seen a word that is there no more, and lets go again.
+    // Once for each file: a process that begins to hold it now has seen a word that is there no more, and lets go again.
     let flags = it.flags.swap(0, SeqCst);
     if flags & REACHED != 0 && flags & STICKS == 0 {
         foreign::reach_no_more(it.device.load(Relaxed), it.inode.load(Relaxed));
     }
-    // Until whoever takes it says whose it is, it is nobody's: a child that comes late must not take it for what it was.
+    // Until the one that takes it says whose it is, it is nobody's: a child that comes late must not take it for what it was.
     it.inode.store(0, Relaxed);
     let last = it.holders.fetch_sub(ENDING, SeqCst) == ENDING;
     NEXT_FREE.fetch_min(index as usize, Relaxed);
@@ -382,7 +382,7 @@ pub fn before_fork() -> bool {
     }
     let state = family.processes[slot as usize].state.load(SeqCst);
     GIVEN.set((slot + 1, state));
-    // After others can see that there is to be a child: who sets a word after this adds it.
+    // After others can see that there is to be a child: a thread that sets a word after this adds it.
     for (_, word) in shared_files() {
         family.hold_for(slot, word.description_index());
     }

@@ -50,7 +50,7 @@ pub fn at_start() {
     WORDS.len.store(len, Ordering::Release);
 }
 
-/// Reserves the table of descriptions, for the first one: whoever has been forked before that has a table of its own. `false`:
+/// Reserves the table of descriptions, for the first one: a child that was forked before that has a table of its own. `false`:
 /// there is none.
 #[cold]
 pub fn reserve_descriptions() -> bool {
@@ -115,7 +115,7 @@ pub fn part() -> bool {
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: zeros are good for all that is there; whoever looks at it meanwhile looks at atomics.
+    // SAFETY: zeros are good for all that is there; threads that look at it meanwhile look at atomics.
     let made = unsafe { libc::mmap(first.cast(), bytes, protection, flags, -1, 0) };
     if made == libc::MAP_FAILED {
         FAMILY.store(family, Ordering::SeqCst);

@@ -106,8 +106,8 @@ impl Held {
         }
     }
 
-    /// A call has given it the name by which it is held, beside others. Whoever does that may have nothing else to do with the session: nobody but that caller
-    /// knows the name.
+    /// A call has given it the name by which it is held, beside others. A program that does that may have nothing else to do with the session: nobody but that
+    /// caller knows the name.
     pub(super) fn linked(&self) {
         if let Some(fd) = self.fd() {
             unseen(|| {

@@ -1,7 +1,7 @@
 //! Renaming: one file has another name afterwards, and the file that had it, if there was one, has lost it.
 //!
-//! On a mounted store a look at a name that nobody has is a request, whoever has looked before. Programs that rename to such names do so again and
-//! again; so, after some, the kernel is asked to rename unless somebody has the name, and the look is made where somebody has.
+//! On a mounted store a look at a name that nobody has is a request, also where somebody has looked before. Programs that rename to such names do
+//! so again and again; so, after some, the kernel is asked to rename unless somebody has the name, and the look is made where somebody has.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -81,7 +81,7 @@ unsafe fn to_nothing(from: (c_int, *const c_char), to: (c_int, *const c_char)) -
     let errno = raw::errno();
     // SAFETY: the caller's promise.
     let done = unsafe { real::renameat2(from.0, from.1, to.0, to.1, libc::RENAME_NOREPLACE) };
-    // Somebody has the name, or the file system, or who watches over the program's calls, does not have this one.
+    // Somebody has the name, or the file system, or what watches over the program's calls, does not have this one.
     const NOT_SO: [c_int; 6] = [
         libc::EEXIST,
         libc::EINVAL,

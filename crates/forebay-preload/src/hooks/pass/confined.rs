@@ -9,7 +9,7 @@ use crate::{attach, parting};
 const STRICT: u64 = 1;
 const FILTER: u64 = 2;
 
-/// `prctl(option, ...)`. Who asks for no filter asks whether there may be one.
+/// `prctl(option, ...)`. A call that asks for no filter asks whether there may be one.
 pub fn control(args: &Args) -> Given {
     let option = args[0] as libc::c_int;
     let confines = args[1] == STRICT || args[1] == FILTER && args[2] != 0;

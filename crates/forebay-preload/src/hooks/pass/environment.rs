@@ -96,7 +96,7 @@ fn kept() -> impl Iterator<Item = *const c_char> {
         .filter(|variable| is_any(begin_of(variable.addr())))
 }
 
-/// Whether an environment has been made without regard to the session: who leaves out the library alone means that.
+/// Whether an environment has been made without regard to the session: a program that leaves out the library alone means that.
 fn is_stripped(list: usize) -> bool {
     if !kept().any(|variable| begin_of(variable.addr()) == PRELOAD) {
         return false;

@@ -39,8 +39,8 @@ const VERSION_1: u32 = 0x1998_0330;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION_3: u32 = 0x2008_0522;
 
-/// `capset(header, data)`: who gives a capability up may be unable to open what the session has of other users' files. One that is
-/// only inheritable, or bounds what is executed later, is nothing to us.
+/// `capset(header, data)`: a program that gives a capability up may be unable to open what the session has of other users' files.
+/// One that is only inheritable, or bounds what is executed later, is nothing to us.
 pub fn capabilities(args: &Args) -> Given {
     let [header, data] = [args[0] as usize, args[1] as usize];
     if Inside::is() {
@@ -83,7 +83,7 @@ pub fn unshare(args: &Args) -> Given {
     other(args)
 }
 
-/// Programs often ask to be who they are.
+/// Programs often ask to be what they are.
 fn become_other(current: libc::c_long, wanted: &[u64]) -> Given {
     if Inside::is() {
         return Ok(());

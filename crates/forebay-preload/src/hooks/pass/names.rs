@@ -7,7 +7,7 @@ use crate::files::{self, Given, Why};
 use crate::inside::Inside;
 use crate::raw::KeepErrno;
 
-/// `name_to_handle_at(dir, path, handle, mount, flags)`: whoever opens the handle passes no hook of ours.
+/// `name_to_handle_at(dir, path, handle, mount, flags)`: a program that opens the handle passes no hook of ours.
 pub fn handle(args: &Args) -> Given {
     let flags = args[4] as libc::c_int;
     give_path(fd(args[0]), path(args[1]), flags, Why::Unserved)
@@ -33,8 +33,8 @@ fn load_by_name(name: *const libc::c_char) {
     }
 }
 
-/// `inotify_add_watch(queue, path, events)`: who watches a file hears of each write, and keeps it open, as a rule. Those that watch
-/// directories hear of their files' bytes when these are written to the device.
+/// `inotify_add_watch(queue, path, events)`: a program that watches a file hears of each write, and keeps it open, as a rule. Those
+/// that watch directories hear of their files' bytes when these are written to the device.
 pub fn watch(args: &Args) -> Given {
     if u64::from(libc::IN_MODIFY) & args[2] == 0 || Inside::is() {
         return Ok(());

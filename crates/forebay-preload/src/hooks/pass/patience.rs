@@ -2,7 +2,7 @@
 //! keeper that is stopped, or late, may have it open though everybody else has closed it. That is waited for, for ten seconds at most.
 //!
 //! Nobody but the keeper can close what the keeper has open, and a close does not wait for a keeper that is stopped: most files are never
-//! executed. So whoever executes one waits, and a program that nobody has just written costs nothing here.
+//! executed. So the process that executes one waits, and a program that nobody has just written costs nothing here.
 
 use std::ffi::{CStr, c_char};
 use std::time::{Duration, Instant};

@@ -227,7 +227,7 @@ extern "C-unwind" fn copy_to_pipe(pipe: c_int, parts: usize, count: usize, flags
     )
 }
 
-/// `flock(fd, operation)`, `lockf(fd, operation, len)`: who locks shares the file with somebody.
+/// `flock(fd, operation)`, `lockf(fd, operation, len)`: a program that locks a file shares it with somebody.
 pub fn lock(args: &Args) -> Given {
     give(fd(args[0]), Why::Locked)
 }

@@ -1,9 +1,9 @@
 //! `splice` between a pipe and a managed file, and `sendfile` to a pipe, by way of a pipe of our own.
 //!
 //! The kernel moves the bytes between the two pipes, so that waiting, signals and the ends of pipes are its own. The file's side is a
-//! read or a write. To a pipe goes what it has room for, and nobody waits for more than the first of that: whoever is to make room may be
-//! the calling thread. Bytes that have been taken from the program's pipe, and that the file then has no room for, are lost: the kernel
-//! would leave them in the pipe.
+//! read or a write. To a pipe goes what it has room for, and nobody waits for more than the first of that: the thread that is to make
+//! room may be the calling one. Bytes that have been taken from the program's pipe, and that the file then has no room for, are lost: the
+//! kernel would leave them in the pipe.
 
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
