@@ -316,8 +316,8 @@ struct forebay_view *forebay_view_open(const struct forebay_file *file,
                                        int64_t offset,
                                        size_t count);
 
-// As forebay_view_open, of a file of a store: the bytes where they lie in persistent memory, where that is side by side, and a copy where it is not. Whoever
-// writes there goes elsewhere until the view is closed. A store stays open until the last view of it is closed, whatever else is closed before.
+// As forebay_view_open, of a file of a store: the bytes where they lie in persistent memory, where that is side by side, and a copy where it is not. Writes
+// there go elsewhere until the view is closed. A store stays open until the last view of it is closed, whatever else is closed before.
 //
 // Returns NULL on failure. errno is EBADF when the file is not open for reading, EINVAL for a negative offset, ENOMEM when it must be a copy and there is not
 // so much memory, EIO where the store is damaged.
@@ -375,8 +375,8 @@ struct forebay_window *forebay_window_open(const struct forebay_session *session
 void *forebay_window_bytes(const struct forebay_window *window);
 
 // Gives `count` bytes from the window's byte `start` on to a file at `offset`: afterwards the file has them as if forebay_pwrite had written them, and
-// no later store into the window reaches it, whoever makes it. The first store into each page of what was given is slow: the system copies the page.
-// forebay_window_refill and forebay_window_detach spare that.
+// no later store into the window reaches it, from whatever thread. The first store into each page of what was given is slow: the system copies the
+// page. forebay_window_refill and forebay_window_detach spare that.
 //
 // Returns how many bytes: all, unless an error came after some; -1 on failure. errno is EINVAL for bytes that the window does not have and for a
 // negative offset, or what forebay_pwrite says.
@@ -449,7 +449,8 @@ struct forebay_pool *forebay_pool_open(const char *name,
 // `pool` is NULL or a handle that is not closed yet, and no other thread uses it any more.
 int forebay_pool_close(struct forebay_pool *pool);
 
-// Makes a directory, with these permissions less the umask: whoever is in the pool may do everything, and mounts go by them. Paths begin at the pool's root.
+// Makes a directory, with these permissions less the umask: each client of the pool may do everything, and mounts go by them. Paths begin at the pool's
+// root.
 //
 // Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, or an error of the pool's (docs/c.md).
 //
@@ -459,7 +460,7 @@ int forebay_pool_mkdir(const struct forebay_pool *pool,
                        const char *path,
                        uint32_t mode);
 
-// Removes a file, a symbolic link or an empty directory. Whoever has the file open finds that it is gone (ESTALE).
+// Removes a file, a symbolic link or an empty directory. A client that has the file open finds that it is gone (ESTALE).
 //
 // Returns 0, or -1 with ENOENT when it is not there, ENOTEMPTY when it is a directory with names, or an error of the pool's.
 //
@@ -606,8 +607,8 @@ int forebay_store_close(struct forebay_store *store);
 // `store` is an open handle.
 int forebay_store_sync(const struct forebay_store *store);
 
-// Makes a directory, with these permissions, of which nothing is taken by the umask: whoever has the store open may do everything, and mounts go by them.
-// Paths begin at the store's root, and so do symbolic links that begin with a slash.
+// Makes a directory, with these permissions, of which nothing is taken by the umask: a program that has the store open may do everything, and mounts go
+// by them. Paths begin at the store's root, and so do symbolic links that begin with a slash.
 //
 // Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, ENOSPC when the store is full, EROFS when it is open for
 // reading only.
@@ -756,8 +757,8 @@ struct forebay_window *forebay_window_open(const struct forebay_session *session
 void *forebay_window_bytes(const struct forebay_window *window);
 
 // Gives `count` bytes from the window's byte `start` on to a file at `offset`: afterwards the file has them as if forebay_pwrite had written them, and
-// no later store into the window reaches it, whoever makes it. The first store into each page of what was given is slow: the system copies the page.
-// forebay_window_refill and forebay_window_detach spare that.
+// no later store into the window reaches it, from whatever thread. The first store into each page of what was given is slow: the system copies the
+// page. forebay_window_refill and forebay_window_detach spare that.
 //
 // Returns how many bytes: all, unless an error came after some; -1 on failure. errno is EINVAL for bytes that the window does not have and for a
 // negative offset, or what forebay_pwrite says.

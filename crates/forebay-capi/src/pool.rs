@@ -74,7 +74,8 @@ pub unsafe extern "C" fn forebay_pool_close(pool: *mut Pool) -> c_int {
     })
 }
 
-/// Makes a directory, with these permissions less the umask: whoever is in the pool may do everything, and mounts go by them. Paths begin at the pool's root.
+/// Makes a directory, with these permissions less the umask: each client of the pool may do everything, and mounts go by them. Paths begin at the pool's
+/// root.
 ///
 /// Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, or an error of the pool's (docs/c.md).
 ///
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn forebay_pool_mkdir(
     }
 }
 
-/// Removes a file, a symbolic link or an empty directory. Whoever has the file open finds that it is gone (ESTALE).
+/// Removes a file, a symbolic link or an empty directory. A client that has the file open finds that it is gone (ESTALE).
 ///
 /// Returns 0, or -1 with ENOENT when it is not there, ENOTEMPTY when it is a directory with names, or an error of the pool's.
 ///

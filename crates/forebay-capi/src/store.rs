@@ -123,8 +123,8 @@ pub unsafe extern "C" fn forebay_store_sync(store: *const Store) -> c_int {
     })
 }
 
-/// Makes a directory, with these permissions, of which nothing is taken by the umask: whoever has the store open may do everything, and mounts go by them.
-/// Paths begin at the store's root, and so do symbolic links that begin with a slash.
+/// Makes a directory, with these permissions, of which nothing is taken by the umask: a program that has the store open may do everything, and mounts go
+/// by them. Paths begin at the store's root, and so do symbolic links that begin with a slash.
 ///
 /// Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, ENOSPC when the store is full, EROFS when it is open for
 /// reading only.

@@ -58,8 +58,8 @@ pub unsafe extern "C" fn forebay_view_open(
     })
 }
 
-/// As forebay_view_open, of a file of a store: the bytes where they lie in persistent memory, where that is side by side, and a copy where it is not. Whoever
-/// writes there goes elsewhere until the view is closed. A store stays open until the last view of it is closed, whatever else is closed before.
+/// As forebay_view_open, of a file of a store: the bytes where they lie in persistent memory, where that is side by side, and a copy where it is not. Writes
+/// there go elsewhere until the view is closed. A store stays open until the last view of it is closed, whatever else is closed before.
 ///
 /// Returns NULL on failure. errno is EBADF when the file is not open for reading, EINVAL for a negative offset, ENOMEM when it must be a copy and there is not
 /// so much memory, EIO where the store is damaged.

@@ -47,8 +47,8 @@ pub unsafe extern "C" fn forebay_window_bytes(window: *const Window) -> *mut c_v
 }
 
 /// Gives `count` bytes from the window's byte `start` on to a file at `offset`: afterwards the file has them as if forebay_pwrite had written them, and
-/// no later store into the window reaches it, whoever makes it. The first store into each page of what was given is slow: the system copies the page.
-/// forebay_window_refill and forebay_window_detach spare that.
+/// no later store into the window reaches it, from whatever thread. The first store into each page of what was given is slow: the system copies the
+/// page. forebay_window_refill and forebay_window_detach spare that.
 ///
 /// Returns how many bytes: all, unless an error came after some; -1 on failure. errno is EINVAL for bytes that the window does not have and for a
 /// negative offset, or what forebay_pwrite says.

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The keeper holds two descriptors for each file that is managed, a pool's server some for each member, and both write files that may be longer than
-/// those of whoever started them.
+/// those of the process that started them.
 pub fn raise() {
     for resource in [Resource::Nofile, Resource::Fsize] {
         let limit = getrlimit(resource);

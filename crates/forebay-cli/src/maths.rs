@@ -17,7 +17,7 @@ macro_rules! functions {
                     Ok(name) => name,
                     Err(_) => panic!("a name has no null byte in it"),
                 };
-                // Pairs with the store below, of any thread: who misses it finds the same.
+                // Pairs with the store below, of any thread: a thread that misses it finds the same.
                 let mut found = FOUND.load(Relaxed);
                 if found.is_null() {
                     found = find(NAME);

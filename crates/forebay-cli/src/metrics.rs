@@ -1,7 +1,7 @@
 //! Answers collectors of metrics, in Prometheus' text form: every request for anything.
 //!
-//! Each connection has a thread, and so much time from its first byte to its last. There are few of them: who came first gives way to who comes when there are
-//! too many. So whoever keeps connections open, and says nothing, keeps nobody else out.
+//! Each connection has a thread, and so much time from its first byte to its last. There are few of them: the first that came gives way to one that comes when
+//! there are too many. So a client that keeps connections open, and says nothing, keeps nobody else out.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -57,7 +57,7 @@ fn accept(listener: &TcpListener, metrics: &Arc<impl Fn() -> String + Send + Syn
         let stream = Arc::new(stream);
         askers.push_back(Arc::downgrade(&stream));
         let metrics = Arc::clone(metrics);
-        // Whoever does not listen has no answer, nor has anybody while no thread is to be had.
+        // A client that does not listen has no answer, nor has anybody while no thread is to be had.
         let _ = thread::Builder::new().spawn(move || say(&stream, &*metrics));
     }
 }

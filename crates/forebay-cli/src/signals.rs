@@ -6,7 +6,7 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// `SIGTERM`; a hangup and an interrupt as well, unless whoever has started this process wants them ignored (`nohup`, a script's `&`).
+/// `SIGTERM`; a hangup and an interrupt as well, unless the process that started this one wants them ignored (`nohup`, a script's `&`).
 pub fn ending() -> Result<Signals, Failure> {
     let others = [SIGHUP, SIGINT].into_iter();
     let others = others.filter(|&signal| !inherited::ignores(signal));

@@ -3,7 +3,7 @@
 //! bring a third.
 //!
 //! Smaller numbers on the dice give simpler operations: the first kind of the profile, file 0, the
-//! beginning of the file, few bytes. So whoever shrinks dice shrinks operations.
+//! beginning of the file, few bytes. So to shrink the dice is to shrink the operations.
 
 use proptest::collection::SizeRange;
 use proptest::strategy::Strategy;

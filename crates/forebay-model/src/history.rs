@@ -7,8 +7,8 @@
 //!
 //! - A cell has the value of a change that had begun before the read ended, and that no other change of the cell has certainly followed before the
 //!   read began.
-//! - Whoever has read a part of a change has seen it happen: for whoever begins to read later it is over.
-//! - Who sees a change in one cell sees nothing in its other cells that is certainly older.
+//! - A reader of a part of a change has seen it happen: for a reader that begins later it is over.
+//! - A reader that sees a change in one cell sees nothing in its other cells that is certainly older.
 //! - An append lies where the file may have ended at that moment.
 //!
 //! The time that this takes grows with the square of the number of appends: about 1 s of a processor for 9,000.
@@ -20,7 +20,7 @@ use std::ops::Range;
 /// Bytes of a cell.
 pub const CELL_BYTES: usize = 8;
 
-/// A change: who has made it, and his how manyth it was.
+/// A change: its maker, and its number among its maker's changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChangeId {
     /// Not 0.
@@ -68,7 +68,7 @@ pub enum Act {
 /// One operation that succeeded.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Of a read, who has read.
+    /// Of a read, its reader.
     pub id: ChangeId,
     /// What it was.
     pub act: Act,

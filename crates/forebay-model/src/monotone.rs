@@ -1,5 +1,5 @@
-//! Time must not run backwards: who has read a byte must not read an older one later, and must read
-//! its own writes. For each byte the reader remembers the newest version it has seen.
+//! Time must not run backwards: a worker that has read a byte must not read an older one later, and
+//! must read its own writes. For each byte the reader remembers the newest version it has seen.
 //!
 //! A byte's value does not always tell versions apart (one in 255 agrees by chance); then the oldest
 //! version that explains it is assumed, so that nothing is reported that could be right.

@@ -1,7 +1,7 @@
 //! Several workers on the same files, with a result that does not depend on who came first.
 //!
 //! Files are cut into stripes of ragged lengths, so that neighbours share pages and blocks; each
-//! stripe belongs to one worker, who alone writes it. Everybody reads everything. So the contents at
+//! stripe belongs to one worker, which alone writes it. Everybody reads everything. So the contents at
 //! the end are known, each worker knows exactly what its own bytes are at any time, and of foreign
 //! bytes it knows which values they may have and in which order ([`MonotoneReader`]).
 //!

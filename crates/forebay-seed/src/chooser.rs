@@ -35,8 +35,8 @@ impl Choice {
 
 /// Chooses modes: SEED, or one of its rivals.
 pub trait Policy {
-    /// The mode for a request. `environment` gathers what others have done; who does not call it does not pay for it. All bits of
-    /// `draw` are drawn by the caller.
+    /// The mode for a request. `environment` gathers what others have done; a policy that does not call it does not pay for it.
+    /// All bits of `draw` are drawn by the caller.
     fn choose(
         &mut self,
         request: &Request,

@@ -45,7 +45,7 @@ pub fn publish(words: &(impl Words + ?Sized), network: &Network) {
     let before = words.load(SEQUENCE, Ordering::Relaxed);
     // A writer that has died in the middle has left it odd already.
     words.store(SEQUENCE, before | 1, Ordering::Relaxed);
-    // Pairs with the fence of `take`: who copies a word of ours sees the odd sequence afterwards.
+    // Pairs with the fence of `take`: a reader that copies a word of ours sees the odd sequence afterwards.
     fence(Ordering::Release);
     let next = (before | 1).wrapping_add(1).max(2);
     let mut sum = Sum::of(next);

@@ -1,4 +1,4 @@
-//! The reference model's operations as calls of the C library, whoever makes them.
+//! The reference model's operations as calls of the C library, from any caller.
 
 use forebay_model::{Access, ErrorClass, Op, Outcome, Profile, Target, drive, fill, generate};
 use forebay_model::{fresh_seed, shrink, to_lines};

@@ -130,7 +130,7 @@ fn what_one_member_of_a_pool_writes_another_one_reads() {
         assert_eq!(first, 7);
         assert_eq!(forebay_pool_remove(one, c"mine".as_ptr()), 0);
         [file, other, tail].into_iter().for_each(close);
-        // What was written is synced by the close, and outlives who has written it.
+        // What was written is synced by the close, and outlives the client that has written it.
         let last = open(one, c"moved", O_WRONLY | O_TRUNC);
         assert_eq!(write(last, b"left behind", 0), 11);
         assert_eq!(forebay_pool_close(one), 0);

@@ -13,7 +13,7 @@ use forebay_pool::net::{Config, Etcd, directories, named};
 use super::Check;
 use crate::output::{self, bytes};
 
-/// Whoever has not taken a connection by then, or says nothing for so long, does not answer.
+/// A host that has not taken a connection by then, or says nothing for so long, does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The same of an answer as a whole, looking up its host's name and all.
@@ -73,7 +73,7 @@ fn shape(name: &str, config: &Config) -> Check {
     }
 }
 
-/// Asks all at once, each on a thread of its own. Whoever has not answered when [`WHOLE`] is over is left alone.
+/// Asks all at once, each on a thread of its own. A host that has not answered when [`WHOLE`] is over is left alone.
 fn answers<Q, A>(all: Vec<(String, Q)>, ask: fn(Q) -> io::Result<A>) -> Vec<Result<A, String>>
 where
     Q: Send + 'static,

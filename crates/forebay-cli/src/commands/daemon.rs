@@ -41,7 +41,7 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
     }
     let ready = arguments.ready_fd.map(ready_to_tell).transpose()?;
     if arguments.background {
-        // It fails only for the leader of a process group, who has what it would give.
+        // It fails only for the leader of a process group, which has what it would give.
         let _ = rustix::process::setsid();
     }
     limits::raise();
@@ -121,11 +121,11 @@ fn in_background(arguments: &Daemon, config: &Config) -> Result<u8, Failure> {
 }
 
 /// Returns at a signal, or when nobody else has been in the session for so long and it owes nothing that another try could bring to
-/// its device; or when somebody else keeps the session, who would take this process for one to wait for.
+/// its device; or when another process keeps the session: it would take this one for one to wait for.
 ///
-/// Somebody may come while this process is about to leave, and rely on the keeper that he sees. Whoever relies on one
-/// joins first and looks then; a keeper that leaves stops keeping first and looks then who is there. So at least one of
-/// the two sees the other.
+/// A process may come while this one is about to leave, and rely on the keeper that it sees. A process that relies on
+/// one joins first and looks then; a keeper that leaves stops keeping first and looks then who is there. So at least
+/// one of the two sees the other.
 fn wait_until_idle(
     session: &mut Session,
     signals: &mut Signals,
@@ -316,7 +316,7 @@ fn note_others(name: &str, others: &[u32]) {
     ));
 }
 
-/// What is left of a session whose arena was removed below it: what those have who are in it.
+/// What is left of a session whose arena was removed below it: what the processes in it have.
 fn conclude_nameless(
     config: &Config,
     unsettled: &[Unsettled],

@@ -50,7 +50,7 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     let ready = arguments.ready_fd.map(inherited_for_writing).transpose();
     let ready = ready.map_err(|error| Failure::Usage(format!("--ready-fd: {error}")))?;
     if arguments.background {
-        // It fails only for the leader of a process group, who has what it would give.
+        // It fails only for the leader of a process group, which has what it would give.
         let _ = rustix::process::setsid();
     }
     limits::raise();
@@ -99,7 +99,7 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     finish(mounted, teller)
 }
 
-/// Writes what is left, and tells whoever waits for that.
+/// Writes what is left, and tells the process that waits for that.
 fn finish(mounted: Mounted, mut teller: Option<Teller>) -> Result<u8, Failure> {
     if let Some(teller) = &mut teller {
         teller.tell_over();
@@ -225,7 +225,7 @@ fn announce(
     written.map_err(|error| Failure::Failed(format!("--ready-fd: {error}")))
 }
 
-/// Whoever waits to be told of a mount, and cannot be, takes it for not mounted.
+/// A process that waits to be told of a mount, and cannot be, takes it for not mounted.
 fn abandon(mounted: &Mounted, teller: Option<Teller>) {
     // First: the next mount may have the device's number, and must not be told of this one's end.
     drop(teller);
@@ -266,7 +266,7 @@ fn unmount(mounted: &Mounted, point: &Path) {
     }
 }
 
-/// The second: whoever still uses it finds it broken. Nothing that was acknowledged is lost by it, and a store is synced.
+/// The second: a program that still uses it finds it broken. Nothing that was acknowledged is lost by it, and a store is synced.
 fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
     let open = open_files(mounted);
     let failed = mounted.flush();

@@ -26,7 +26,7 @@ use crate::arguments::Run;
 use crate::failure::{Failure, NOT_HAD};
 use crate::{itself, output};
 
-/// Signals that end a drain, unless whoever has started this process wants them ignored.
+/// Signals that end a drain, unless the process that started this one wants them ignored.
 const ENDING: [i32; 4] = [1, 2, 3, 15];
 /// How often a drain is tried while others go on writing.
 const DRAIN_TRIES: u32 = 3;

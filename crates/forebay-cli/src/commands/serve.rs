@@ -112,7 +112,7 @@ fn share_of_memory(total_bytes: u64, config: &Config, number: usize) -> Option<u
     (total_bytes > 0).then(|| (mib as u64).clamp(1, 1 << 30))
 }
 
-/// Says what has changed, for whoever reads the log.
+/// Says what has changed, for readers of the log.
 fn tell(before: &mut Status, now: Status) {
     let epoch = |status: &Status| (status.epoch, status.is_active);
     if epoch(before) != epoch(&now) && now.is_active {

@@ -35,7 +35,7 @@ fn end(point: &Path, lazy: bool) -> Result<(), String> {
     let lazy = match state.map_err(|error| format!("the list of mounts cannot be read: {error}"))? {
         State::Free => return Err("nothing is mounted there".into()),
         State::Foreign => return Err("that is no mount of Forebay's; use umount".into()),
-        // Whoever still has something open there has nothing any more.
+        // A program that still has something open there has nothing any more.
         State::Dead => true,
         State::Alive => lazy,
     };

@@ -1,4 +1,4 @@
-//! The run: whoever is next goes on, until the last phase has ended.
+//! The run: the thread that is next goes on, until the last phase has ended.
 
 use super::paths::{Hardware, Path};
 use super::{INFERENCE_NS, LEARN_EVERY_NS, Measured, Outcome, SAMPLE_NS, Workload};

@@ -137,8 +137,8 @@ fn pass_on(pid: Pid, signal: i32) {
 /// How long after a terminal has asked for it a program may stop by its own hand (`raise(SIGSTOP)` in a handler of `SIGTSTP`).
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is known of why the program stops. Where a terminal has stopped it, so do we, for the shell to see: the terminal lets all of the job go on. Who has
-/// stopped it alone (`SIGSTOP`) may let it go on alone, and we would not hear of it.
+/// What is known of why the program stops. Where a terminal has stopped it, so do we, for the shell to see: the terminal lets all of the job go on. A
+/// process that has stopped it alone (`SIGSTOP`) may let it go on alone, and we would not hear of it.
 #[derive(Default)]
 struct Stops {
     /// When a terminal last asked the job to stop.
