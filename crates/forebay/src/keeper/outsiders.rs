@@ -373,9 +373,8 @@ impl Guard {
         }
         // First: the guard's thread takes it back as soon as it reads of somebody.
         locked(&self.watched).alone.insert(inode);
-        // Taken once more: the kernel refuses where anybody else has the file open, or has begun to open it before the mark was there. A
-        // program that begins from here on waits for the guard. Not for longer than this with both: a guard that reads of somebody waits
-        // for the lease.
+        // Taken once more: the kernel refuses where anybody else has the file open, or has begun to open it before the mark was there. Openers
+        // from here on wait for the guard. Not for longer than this with both: a guard that reads of somebody waits for the lease.
         if device.lease().is_err() {
             self.is_not_alone(inode);
             if !was_marked {
