@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
-/// How long somebody who asks for metrics may take.
+/// How long a client that asks for metrics may take.
 const ASKING: Duration = Duration::from_secs(2);
 /// So many may ask at once.
 const ASKERS_MAX: usize = 16;
@@ -21,7 +21,7 @@ const REQUEST_MAX: usize = 8 << 10;
 /// Where no connection can be taken, for want of descriptors say, the next try comes after this.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens there from now on, and says to everybody who asks what there is to say then.
+/// Listens there from now on, and says to each client that asks what there is to say then.
 pub fn answer(
     address: SocketAddr,
     metrics: impl Fn() -> String + Send + Sync + 'static,

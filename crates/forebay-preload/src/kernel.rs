@@ -122,7 +122,7 @@ pub fn withdraw(fd: c_int, word: Word) -> Given {
     Ok(())
 }
 
-/// As [`withdraw`], of a descriptor that is to be the kernel's here, whatever others who have its description do. The caller has seen under
+/// As [`withdraw`], of a descriptor that is to be the kernel's here, whatever others that have its description do. The caller has seen under
 /// the lock that its word is this one.
 pub fn go_on_without(rare: Rare, fd: c_int, word: Word, why: Why) -> Given {
     let description = word.description();
@@ -255,7 +255,7 @@ fn leave_locked(rare: Rare, fd: c_int, word: Word) {
         return;
     }
     if word.kind() == Kind::Managed {
-        // Its errors have been told, or will be by those who stay.
+        // Its errors have been told, or will be by those that stay.
         let seen = AtomicU32::new(description.seen.load(Relaxed));
         let _ = inodes::give_back(rare, word.slot(), &seen, Number::Gone);
     }
@@ -327,7 +327,7 @@ pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) -> Given {
     let given = match attach::try_session() {
         // Where it cannot be flushed the bytes stay owed, and the file managed.
         Ok(Some(session)) => {
-            // Somebody who is stopped may be in the way.
+            // A thread that is stopped may be in the way.
             let _apart = Apart::begin(rare);
             session.give_to_kernel(device, inode, why as u32)
         }

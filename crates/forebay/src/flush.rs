@@ -2,7 +2,7 @@
 //!
 //! [`cost`] decides whether a ragged block is filled whole or page by page; [`select`] picks what of a header may go and
 //! moves it in flight, [`due`] whether there is any; [`flusher`] keeps requests under way and carries out their ends; [`errors`] remembers
-//! failures for those who must hear of them; [`busy`] counts bytes in flight per device and keeps its
+//! failures for those that must hear of them; [`busy`] counts bytes in flight per device and keeps its
 //! [`speeds`]; [`limit`] is where writers and flushers meet when too much is owed; [`ring`] carries hints from
 //! writers to the keeper. It makes no difference which thread flushes: a keeper's, or a client's that syncs or has hit a limit.
 

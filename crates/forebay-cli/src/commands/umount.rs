@@ -10,7 +10,7 @@ use crate::arguments::Umount;
 use crate::failure::{DONE, FAILED, Failure};
 use crate::output;
 
-/// How often somebody who waits is told what for.
+/// How often a user who waits is told what for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ends each of them.

@@ -75,7 +75,7 @@ impl Look {
     }
 }
 
-/// Nobody who serves the file system is asked.
+/// The process that serves the file system is not asked.
 const SEEN: c_int = libc::AT_STATX_DONT_SYNC;
 
 /// # Safety

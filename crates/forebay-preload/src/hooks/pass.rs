@@ -150,7 +150,7 @@ const LIBRARIES: [&CStr; 4] = [
 
 /// A function of a library that is loaded already.
 fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: names that end in null bytes; nothing is loaded, and the library stays for those who have loaded it.
+    // SAFETY: names that end in null bytes; nothing is loaded, and the library stays for those that have loaded it.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {

@@ -217,7 +217,7 @@ impl Description {
         self.set_state(State::Ours);
     }
 
-    /// The offset, for the holder of the lock. Where the one who had it was killed in the middle of a write, it is behind what is there of that
+    /// The offset, for the holder of the lock. Where a holder was killed in the middle of a write, it is behind what is there of that
     /// write, as the kernel has it: otherwise the next write would lie over a part of the record, and leave its rest behind it. `size` is the
     /// file's size, and asked for only then.
     #[inline(always)]

@@ -7,7 +7,7 @@ use std::io::Write;
 use crate::raw;
 
 /// Whether a lock's holder has ended, as the kernel sees it. A process that has died and has not been waited for has ended as well: it may be
-/// the caller's child, or the child of somebody who waits for the caller.
+/// the caller's child, or the child of a process that waits for the caller.
 pub(super) fn is_gone(holder: u64) -> bool {
     let args = [(holder >> 32) as usize, holder as u32 as usize, 0, 0, 0, 0];
     // SAFETY: no signal is sent, only asked whether one could be.

@@ -61,7 +61,7 @@ struct Process {
 pub struct Family {
     processes: [Process; PROCESSES],
     bits: [[AtomicU64; WORDS]; PROCESSES],
-    /// Slots below this one are taken without asking who lives; less than [`FEW`]: so many.
+    /// Slots below this one are taken without asking which processes live; less than [`FEW`]: so many.
     limit: AtomicU32,
 }
 
@@ -168,7 +168,7 @@ impl Family {
         process.state.store(life | kind, Ordering::Release);
     }
 
-    /// Empties the slots of those who have ended. How many have not.
+    /// Empties the slots of those that have ended. How many have not.
     fn sweep(&self) -> u32 {
         let here = raw::pid_namespace();
         let mut living = 0;

@@ -212,7 +212,7 @@ impl RealFile {
     }
 }
 
-/// Whether a request to a mounted store has come to nobody who knows it.
+/// Whether a request to a mounted store has found no process that knows it.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -33,7 +33,7 @@ impl<'a> AppendLock<'a> {
         }
     }
 
-    /// As [`AppendLock::take`], without waiting for somebody who does not go on.
+    /// As [`AppendLock::take`], without waiting for a holder that does not go on.
     pub(super) fn take_soon(me: Me<'a>, file: FileId) -> Option<Self> {
         let entry = me.arena.file_unchecked(file);
         (1..=patience(ROUNDS)).find_map(|round| {

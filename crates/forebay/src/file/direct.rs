@@ -328,7 +328,7 @@ fn release(core: &Core, operation: &Operation<'_>, first: BlockIndex, blocks: u3
 }
 
 /// The device has newer bytes of all these blocks, which this thread has superseded. If the file ends in one of them, the page that has the
-/// end has zeros behind it in memory: it goes before the end moves, or those who read to the new end would see the zeros, as would everybody
+/// end has zeros behind it in memory: it goes before the end moves, or those that read to the new end would see the zeros, as would everybody
 /// if this thread died before it frees the header.
 fn drop_old_end(core: &Core, operation: &Operation<'_>, written: Range<u64>) {
     let end = core.entry().size.load(Ordering::Acquire);

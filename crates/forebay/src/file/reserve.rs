@@ -185,8 +185,8 @@ fn step_after(core: &Core, last: u64) -> u64 {
     step.min(free / AHEAD_OF_FREE / PAGE * PAGE)
 }
 
-/// Reserves up to `until`, unless other than up to `before` is reserved by now. In an operation, so that nobody who has stopped
-/// the file gives space back between its being reserved and that being noted.
+/// Reserves up to `until`, unless other than up to `before` is reserved by now. In an operation, so that no thread that has
+/// stopped the file gives space back between its being reserved and that being noted.
 fn reserve(
     core: &Core,
     me: Me<'_>,

@@ -381,7 +381,7 @@ const TRUNCATION_PATIENCE: Duration = Duration::from_secs(1);
 /// Carries out a truncation whose thread died in the middle.
 ///
 /// # Errors
-/// `EIO`, where this process may not write the file, and nobody who may does it.
+/// `EIO`, where this process may not write the file, and no process that may does it.
 pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     if core.device.is_writable() {
         return finish_alone(core, me);
@@ -396,7 +396,7 @@ pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
         match core.opened_to_write() {
             Some(by) => return finish_alone(&by, me),
             _ if begun.elapsed() < TRUNCATION_PATIENCE => me.wait(64),
-            // Somebody who lives is at it.
+            // A living thread is at it.
             _ if stop_file(me, core.id).is_none() => begun = Instant::now(),
             _ => {
                 let error = std::io::Error::from_raw_os_error(libc::EIO);

@@ -101,7 +101,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Makes room, or waits for those who are making it. The caller is in no operation.
+/// Makes room, or waits for those that are making it. The caller is in no operation.
 pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
     let (most, awake) = PROVISION_ROUNDS;
     let is_late = round >= patience(most);

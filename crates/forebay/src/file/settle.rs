@@ -227,7 +227,7 @@ fn is_kept_for_views(core: &Core) -> bool {
 }
 
 /// Makes the device file of a file that owes nothing, and that nobody writes any more, what it should be: as long as the file,
-/// and without space beyond it. What those who died have left.
+/// and without space beyond it. What those that died have left.
 pub fn finish(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     let size = core.size(me)?;
     resize::fit_length(core, me, size)?;

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// Pages that a writer flushes at once where it does so by itself.
 const PAGES_AT_ONCE: u64 = 512;
 
-/// Above the limit on owed bytes the writer waits for those who flush, or does so itself. Above the lower one the keeper hears of it.
+/// Above the limit on owed bytes the writer waits for those that flush, or does so itself. Above the lower one the keeper hears of it.
 #[inline]
 pub(super) fn throttle(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     let superblock = me.arena.superblock();
@@ -49,7 +49,7 @@ fn exceeded(core: &Core, me: Me<'_>) -> Option<Room> {
     exceeded_in_session(core, limit)
 }
 
-/// As [`exceeded`], where the session owes as much as `limit`. What devices have refused is waited for by those who write to such files.
+/// As [`exceeded`], where the session owes as much as `limit`. What devices have refused is waited for by those that write to such files.
 fn exceeded_in_session(core: &Core, limit: u64) -> Option<Room> {
     let shared = &core.shared;
     if shared.is_refused(core.entry()) {

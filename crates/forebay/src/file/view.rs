@@ -276,7 +276,7 @@ fn take(
     }
 }
 
-/// Once for a file, so that those who take views of it share the word.
+/// Once for a file, so that those that take views of it share the word.
 fn note_viewed(core: &Core) {
     let flags = &core.entry().flags;
     if flags.load(Ordering::Relaxed) & VIEWED == 0 {

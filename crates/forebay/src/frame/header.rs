@@ -196,7 +196,7 @@ impl Header {
         })
     }
 
-    /// Locks, waiting for a moment. `None`: held for longer than a moment, or by somebody who is gone; leave the operation, ask whether
+    /// Locks, waiting for a moment. `None`: held for longer than a moment, or by a thread that is gone; leave the operation, ask whether
     /// the holder lives, come back.
     #[inline]
     pub fn lock<'a>(&'a self, me: Me<'a>, id: HeaderId) -> Option<Guard<'a>> {

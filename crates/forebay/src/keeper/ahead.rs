@@ -345,7 +345,7 @@ impl Prefetcher {
         self.done = done;
     }
 
-    /// Keeps what has been read, if it is `there`, and tells who waits for it.
+    /// Keeps what has been read, if it is `there`, and tells those that wait for it.
     fn finish(&mut self, shared: &Shared, me: Me<'_>, job: Job, there: bool) {
         let asks = &me.arena.file_unchecked(job.file).asks;
         for part in &job.parts {

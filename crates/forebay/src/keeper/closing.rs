@@ -54,7 +54,7 @@ pub fn give_all_up(shared: &Shared) {
     }
 }
 
-/// Those who have waited for it come in without being seen.
+/// Those that have waited for it come in without being seen.
 fn end_lease(shared: &Shared, id: FileId, device: &dyn DeviceFile) {
     match guard_of(shared) {
         Some(guard) => {
@@ -117,7 +117,7 @@ impl Leased {
             if planted!(EarlyRelease) {
                 device.give_lease_up();
             }
-            // Waits for nobody who has something of a file in flight.
+            // Waits for no thread that has something of a file in flight.
             let at_once = Scope::some(PAGES_AT_ONCE);
             let dropped = vanished::drop_if_nameless(shared, me, id, &device, at_once);
             let scope = Scope::some(match flags_of(shared, id) & HURRY {

@@ -55,7 +55,7 @@ impl Client {
         for file in self.readers.keys() {
             drop(shared.give_lent_back(*file));
         }
-        // As a close would have done, for those who look at the file from outside. Not here: others wait for answers meanwhile.
+        // As a close would have done, for those that look at the file from outside. Not here: others wait for answers meanwhile.
         for file in self.opens.keys() {
             hurry(shared, *file);
         }

@@ -62,7 +62,7 @@ use crate::sys::{liveness, priority, socket, stat};
 const TICK: Duration = Duration::from_millis(50);
 /// How often the guard hears of what has happened: our own flushing is among it.
 const HEAR_EVERY: Duration = Duration::from_millis(20);
-/// How long the guard's thread waits where those who wait are let in within milliseconds.
+/// How long the guard's thread waits where those that wait are let in within milliseconds.
 const HASTE: Duration = Duration::from_millis(5);
 /// How long it takes at most until an opener that has been let in shows in `/proc`; its call may cut the file first.
 const LINGER: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ const OPENED: u32 = 4;
 
 /// A keeper's guard.
 pub struct Guard {
-    /// Those who open; `None`: nobody waits.
+    /// Those that open; `None`: nobody waits.
     gate: Option<Group>,
     /// What has happened.
     bell: Watcher,
@@ -234,7 +234,7 @@ impl Guard {
         })
     }
 
-    /// One that takes over those who come to a listener.
+    /// One that takes over those that come to a listener.
     ///
     /// # Errors
     /// The system's.
@@ -412,7 +412,7 @@ impl Guard {
         }
     }
 
-    /// Where it cannot be had, those who open wait for a keeper that is stopped.
+    /// Where it cannot be had, those that open wait for a keeper that is stopped.
     fn begin_stand_in(&self, shared: &Shared) -> Option<StandIn> {
         let listener = self.gate.as_ref().map(Group::as_fd);
         let relief = listener.and_then(|fd| {
@@ -431,7 +431,7 @@ impl Guard {
         let mut members = members::Members::new(shared.config.trusts_members);
         let mut paces = pace::Paces::default();
         let mut answers = 0;
-        // Those who work at files open some, and wait for this thread.
+        // Those that work at files open some, and wait for this thread.
         while !self.ended.load(Relaxed) || !self.lanes.have_ended() {
             if !has_tried && (self.gate.is_some() || self.standing.is_wanted()) {
                 has_tried = true;

@@ -154,7 +154,7 @@ impl<'a> Rebuild<'a, '_> {
             }
             entry.asks.forget(|thread| (self.dead.threads)(thread));
         }
-        // More are possible: somebody who is in no operation may be making one.
+        // More are possible: a thread in no operation may be making one.
         let superblock = self.arena().superblock();
         superblock.entries.fetch_max(live, Ordering::SeqCst);
         // No entry gets the byte that another one has.

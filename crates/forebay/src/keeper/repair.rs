@@ -79,7 +79,7 @@ fn keeper_runs(arena: &Arena) -> bool {
     has_keeper(arena) && !liveness::is_stopped(keeper_process(arena))
 }
 
-/// Whether somebody has died in the middle of something. Buries those who have not.
+/// Whether somebody has died in the middle of something. Buries those that have not.
 fn is_needed(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
     let mut owed = threads::gate_is_abandoned(arena)

@@ -237,7 +237,7 @@ impl Marks {
         };
         let marked = match list.file.metadata() {
             Ok(is) if is.nlink() > 0 => lock::share(list.file.as_fd(), byte),
-            // It has been removed: nobody who comes from here on finds it.
+            // It has been removed: no process that comes from here on finds it.
             Ok(_) => Err(io::ErrorKind::NotFound.into()),
             Err(error) => Err(error),
         };

@@ -16,7 +16,7 @@ pub const HOLDS: u32 = 2;
 
 /// The guard of a keeper, as its process's files ask it.
 pub trait Guarding: Any + Send + Sync {
-    /// Sees to it that the guard hears of those who open the file. Whether it does.
+    /// Sees to it that the guard hears of those that open the file. Whether it does.
     fn watch(&self, file: BorrowedFd<'_>) -> bool;
     /// As [`Guarding::watch`], for a file that the keeper has just been handed.
     fn watch_taken(&self, id: FileId, file: BorrowedFd<'_>);

@@ -28,8 +28,8 @@ pub fn hurry(shared: &Shared, file: FileId) {
     shared.wake_keeper();
 }
 
-/// Before the keeper is asked to write all of a file and to answer then: the thread that answers does nothing else meanwhile, and everybody who asks
-/// something would wait for it. So those who write in the background do most of it first, where it is much. Best effort: they do not begin
+/// Before the keeper is asked to write all of a file and to answer then: the thread that answers does nothing else meanwhile, and each process that
+/// asks something would wait for it. So those that write in the background do most of it first, where it is much. Best effort: they do not begin
 /// with a file whose descriptors the keeper does not have.
 pub fn have_most_written(shared: &Shared, file: FileId) {
     let entry = shared.arena.file_unchecked(file);

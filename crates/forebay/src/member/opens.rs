@@ -2,7 +2,8 @@
 //!
 //! A process counts its own descriptions. For the others it shares the lock of a byte of the arena's file while it has any: each entry has
 //! two, one for descriptions that only read and one for those that the file could be written by. The kernel takes the lock away when the
-//! process ends, however it does, so nobody who is gone has anything open, and there is nothing to repair. An arena on the heap is one process's.
+//! process ends, however it does, so no process that is gone has anything open, and there is nothing to repair. An arena on the heap is one
+//! process's.
 //!
 //! The kernel keeps the locks of a file in one list, which it walks for each call, and makes one of those of a holder that touch. So an
 //! entry's byte is not its place in the table, which is anywhere: a process that makes entries takes their bytes in a row (`Opens::new_byte`), and bytes of
@@ -12,7 +13,7 @@
 //! The locks are those of an open description of their own. The arena's own one has mappings, which a forked child keeps for good: what its
 //! parent had open would be open until that child ends. (A child that keeps the descriptor shares what its parent had.)
 //!
-//! An entry's own counts (`FileEntry::openers`, one for each kind) are for those who cannot afford a system call. They may count the dead, and
+//! An entry's own counts (`FileEntry::openers`, one for each kind) are for those that cannot afford a system call. They may count the dead, and
 //! never too few: nobody takes from them what somebody else has counted, and [`table::recount`](crate::member::table::recount) sets one to
 //! zero once its own lock is not held.
 
@@ -173,7 +174,7 @@ impl Opens {
     }
 }
 
-/// Whether somebody who has the locks by another description has a file open by a description of one kind. What cannot be told counts as open.
+/// Whether a process that has the locks by another description has a file open by a description of one kind. What cannot be told counts as open.
 fn is_held(locks: Option<BorrowedFd<'_>>, said: Said, writes: bool) -> bool {
     let byte = byte_of(said.lock_byte, writes);
     locks.is_some_and(|locks| lock::is_held_elsewhere(locks, byte).unwrap_or(true))

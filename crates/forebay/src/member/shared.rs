@@ -447,7 +447,7 @@ impl Drop for Shared {
         let (Some(path), Some(file)) = (&self.arena_path, self.arena.mapping().file()) else {
             return;
         };
-        // Everybody who maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
+        // Each process that maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
         // several that leave at once the last one gets it, and nobody may look at what files lack before.
         if file.try_lock().is_err() {
             return;

@@ -52,8 +52,8 @@ const EMPTY_ROUNDS: u32 = 2000;
 /// Entries that a search may pass without anybody's looking whether they are needed.
 const FAR: u32 = 64;
 
-/// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
-/// for entries that are not open misses it. Where the holder of that lock does not go on, it fails: the file can be the kernel's.
+/// Finds or makes the entry of a device file and counts an open description: under the table lock, so that no search for entries
+/// that are not open misses it. Where the holder of that lock does not go on, it fails: the file can be the kernel's.
 ///
 /// `has_come` is asked before anybody else can find the entry: whether somebody from outside may have come to the file since the caller has looked.
 /// `None`: that is so, and nothing was done; the caller looks anew. On its last try it does not (`is_last`): nobody has held up those that came, so

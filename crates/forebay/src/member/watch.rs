@@ -78,7 +78,7 @@ impl Shared {
         let watched = match &here {
             Some(guard) => guard.watch(fd),
             None if taken && self.mark(fd) => true,
-            // Without an answer nobody would hold up who comes; those who come to what is in use are seen to (`keeper::relief`).
+            // Without an answer nobody would hold up those that come; those that come to what is in use are seen to (`keeper::relief`).
             None => self
                 .line
                 .ask_to_watch(self, fd)

@@ -149,7 +149,7 @@ pub const HURRY: u32 = 16;
 pub const CLOSING: u32 = 32;
 /// The keeper has a lease on the device file, and gives it up when nothing is owed any more.
 pub const LEASED: u32 = 64;
-/// A flush or a sync has failed of which nobody who has the file open has heard: the program that opens it next does.
+/// A flush or a sync has failed of which no program that has the file open has heard: the program that opens it next does.
 pub const UNHEARD: u32 = 128;
 /// A keeper has seen, under its lease, that nobody has the file open and no name leads to it (`member::gone`).
 pub const VANISHED: u32 = 1024;

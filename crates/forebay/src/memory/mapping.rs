@@ -59,7 +59,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Zeroed memory of at least `len` bytes that no other process sees, for tests and for sessions of
     /// one process. It may be touched from the start; memory is taken when it is touched or backed, in
-    /// huge pages where the system gives them to those who ask.
+    /// huge pages where the system gives them to those that ask.
     ///
     /// # Panics
     /// When `len` is 0 or there is no such memory.

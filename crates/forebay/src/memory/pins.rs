@@ -13,7 +13,7 @@
 //!
 //! Pins are added under the lock of the header whose frame it is; they go without a lock. So a frame without a header gets no new ones, and
 //! one atomic step says who is last. Records are the truth: a rebuild counts them anew. Those of a process that is gone are taken back by
-//! `member::viewers`, which knows who lives.
+//! `member::viewers`, which knows which processes live.
 
 use crate::frame::header::Guard;
 use crate::ids::FrameId;

@@ -165,7 +165,7 @@ pub struct Superblock {
     pub standers_end: AtomicU32,
     /// The processes that reach files past the engine, by inode; see `member::reached`.
     pub reached: [AtomicU64; REACHED],
-    /// Those who wait to open a file, and of whom the guard has been told; see `keeper::outsiders`.
+    /// Those that wait to open a file, and of whom the guard has been told; see `keeper::outsiders`.
     pub arrivals: [Arrival; ARRIVALS],
     /// How often files were left to the kernel; see `member::left`.
     pub left_count: AtomicU64,

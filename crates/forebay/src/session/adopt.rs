@@ -372,7 +372,7 @@ impl Session {
 }
 
 impl Session {
-    /// Writes what an inode owes, if the session knows it. Errors are told by those who sync or close it.
+    /// Writes what an inode owes, if the session knows it. Errors are told by those that sync or close it.
     pub fn flush_known(&self, device: u64, inode: u64) {
         let shared = &self.shared;
         let Ok(me) = shared.me() else { return };

@@ -237,7 +237,7 @@ impl Glance {
         let known = self.known(device, inode)?;
         let entry = self.arena.file_unchecked(known.id);
         let birth = entry.birth.load(Ordering::Acquire);
-        // Also of one that is in use: those who have it open may have died, and nobody has seen to that yet.
+        // Also of one that is in use: those that have it open may have died, and nobody has seen to that yet.
         if is_another(entry, Place::of(fd)) {
             // Should the entry be another file's by now, it has another birth.
             entry.outlived.store(birth, Ordering::Release);

@@ -137,7 +137,7 @@ impl Session {
     fn leave_to_kernel(&self, file: &std::fs::File, code: u32) -> Result<Reaching> {
         let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
         let inode = (meta.dev(), meta.ino());
-        // First: of those who begin to manage it just now each sees the other.
+        // First: of those that begin to manage it just now each sees the other.
         let reaching = Reaching::begin(&self.shared, inode);
         if self.in_use(file)?.is_some() {
             self.give_to_kernel(inode.0, inode.1, code)?;

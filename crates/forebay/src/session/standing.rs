@@ -1,4 +1,4 @@
-//! Calls of the kernel's on files that nobody manages, and those who begin to manage one: each sees the other.
+//! Calls of the kernel's on files that nobody manages, and those that begin to manage one: each sees the other.
 //!
 //! A thread that asks the kernel says at which inode it is in a record of its own (`memory::standers`), and then looks whether somebody
 //! is making an entry for the file; a thread that makes one says so first, and then looks at the records. So the length that an entry

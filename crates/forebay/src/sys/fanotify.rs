@@ -25,7 +25,7 @@ const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 
 /// A listener.
 ///
-/// The kernel makes a descriptor for each event that is read, and refuses those who wait whose events it can make none for. So numbers
+/// The kernel makes a descriptor for each event that is read, and refuses those that wait whose events it can make none for. So numbers
 /// are kept for them, and an event's becomes one of those again in one step.
 pub struct Group {
     fd: OwnedFd,
@@ -162,7 +162,7 @@ impl Group {
         spare.split_off(at).try_into().ok()
     }
 
-    /// Whether those who come may take all numbers that are kept, since few are left beside them.
+    /// Whether those that come may take all numbers that are kept, since few are left beside them.
     pub fn is_short(&self) -> bool {
         let _turn = numbers::in_turn();
         let mut spare = self.spare();
@@ -176,7 +176,7 @@ impl Group {
         lowest.map_or(true, |fd| numbers::is_of_the_last(&fd, NEAR))
     }
 
-    /// Those who wait and have not been told of before, as many as there are descriptors for, but for so many that are left: others wait in
+    /// Those that wait and have not been told of before, as many as there are descriptors for, but for so many that are left: others wait in
     /// the kernel. Does not wait.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl Group {
     }
 }
 
-/// Those who wait for a listener and have not been told of.
+/// Those that wait for a listener and have not been told of.
 ///
 /// # Errors
 /// The system's.
@@ -325,7 +325,7 @@ pub fn forget_by(listener: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<(
     change(listener, libc::FAN_MARK_REMOVE, file)
 }
 
-/// Takes all marks of a listener away: nobody waits for it any more, but those who do already.
+/// Takes all marks of a listener away: nobody waits for it any more, but those that do already.
 pub fn forget_all(listener: RawFd) {
     // SAFETY: no memory is passed; any directory will do. A number that is no listener's is an error and no more.
     unsafe {

@@ -66,7 +66,7 @@ pub fn any_held_elsewhere(fd: BorrowedFd<'_>, byte: u64, count: u64) -> io::Resu
 }
 
 /// Whether a descriptor's open description is the only one that there is of its file, in any process, those that mappings and
-/// messages under way hold included. `false` also where the kernel does not tell: to those who do not own the file, for one.
+/// messages under way hold included. `false` also where the kernel does not tell: to those that do not own the file, for one.
 ///
 /// The kernel grants a lease for writing to the only one that has a file open. It is given back at once; should somebody
 /// open the file in between, the signal about that is one that nobody dies of.

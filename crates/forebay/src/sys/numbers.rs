@@ -1,6 +1,6 @@
 //! Numbers for descriptors, where the process is short of them.
 //!
-//! The kernel drops descriptors of a message that it has no numbers for, and refuses those who open a watched file where it has none for the event.
+//! The kernel drops descriptors of a message that it has no numbers for, and refuses those that open a watched file where it has none for the event.
 //! So some threads keep numbers for that, and give them up just before. A thread that gives some up, and one that takes some to keep them, do it in
 //! turn: else one of these threads would take what another one has just given up. What the rest of the program takes is not kept from it.
 

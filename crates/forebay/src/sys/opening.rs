@@ -1,6 +1,6 @@
 //! Openings of the engine's, which say that they are.
 //!
-//! The keeper's guard holds up everybody who opens a managed file, and reads of a thread that waits which call it is in, and by which
+//! The keeper's guard holds up each program that opens a managed file, and reads of a thread that waits which call it is in, and by which
 //! instruction (`/proc/TID/syscall`). So the engine opens files by an instruction of its own, and has two registers, which the call takes no
 //! argument in, say whose it is and where it lies. What is left in them for a later call names another place than that call's.
 //!

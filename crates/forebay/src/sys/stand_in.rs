@@ -82,7 +82,7 @@ fn unmap_seen(seen: *mut Seen) {
     unsafe { libc::munmap(seen.cast(), size_of::<Seen>()) };
 }
 
-/// Makes one, for this listener if there is one, and for leases. `relief` is for those who wait for answers.
+/// Makes one, for this listener if there is one, and for leases. `relief` is for those that wait for answers.
 pub fn begin(group: Option<BorrowedFd<'_>>, relief: Option<&Relief>) -> io::Result<StandIn> {
     let parent = std::process::id() as libc::pid_t;
     let seen = map_seen()?;
@@ -173,7 +173,7 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Opti
 }
 
 /// The parent is gone, and with the copy's end the kernel lets everybody in. But for members that have the group's descriptor at this moment, to
-/// mark a file: one that is stopped there would keep the group. So nobody is held up by it any more, and those who are held up are let in.
+/// mark a file: one that is stopped there would keep the group. So nobody is held up by it any more, and those that are held up are let in.
 ///
 /// # Safety
 /// As for [`stand`].
@@ -432,7 +432,7 @@ mod tests {
         })
     }
 
-    /// A keeper that takes one of those who wait, says so, and ends at once, in no order.
+    /// A keeper that takes one of those that wait, says so, and ends at once, in no order.
     fn takes_one(group: &Group, mut says: impl Write) {
         let stand_in = ManuallyDrop::new(begin(Some(group.as_fd()), None).expect("a copy"));
         let rounds = |count: u32| {

@@ -99,7 +99,7 @@ fn what_the_kernel_could_not_write_back_is_told_to_a_sync() {
     assert_eq!(scene.inner.contents(), [1; 5000]);
 }
 
-/// A program has died that owed a file's last page. What the kernel could not write back of it is lost to nobody who has the file open.
+/// A program has died that owed a file's last page. What the kernel could not write back of it is lost to no program that has the file open.
 #[test]
 fn what_was_not_written_back_while_nobody_had_the_file_open_is_told_to_who_opens_it_next() {
     let has_failed = AtomicBool::new(false);
@@ -161,7 +161,7 @@ fn of_two_syncs_at_once_none_says_that_all_is_well_while_the_other_hears_that_it
     assert_eq!(errno(other.sync_all()), None, "it is told once");
 }
 
-/// Somebody who takes part besides the test's own thread.
+/// A member besides the test's own thread.
 const OTHER: ThreadId = ThreadId(8);
 
 /// A file whose flushes end with a sync; `during` is told of each sync, and which one it is.

@@ -1,4 +1,4 @@
-//! Those who come to open a watched file, from the moment at which the kernel tells of them until they have certainly come in.
+//! Those that come to open a watched file, from the moment at which the kernel tells of them until they have certainly come in.
 //!
 //! An outsider on its way in is in no process's table of descriptors, so a look for outsiders there misses it. So each is counted
 //! ([`reached`]) before it is looked whether the file is managed, once more before it is let in, and for a while after that: a program
@@ -33,7 +33,7 @@ const SETTLE_TRIES: u32 = 8;
 const UNMARK_EVERY: Duration = Duration::from_millis(20);
 /// Files of which that is remembered at most.
 const UNUSED_MAX: usize = 4096;
-/// How long is waited where there is no descriptor for those who come.
+/// How long is waited where there is no descriptor for those that come.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(2);
 
 /// Somebody of whom the guard has been told.
@@ -87,7 +87,7 @@ impl Guard {
         self.holds() && has_come() && !locked(&self.early).contains(&inode)
     }
 
-    /// Those who came so long ago have come in.
+    /// Those that came so long ago have come in.
     pub(super) fn forget_arrivals(&self, superblock: &Superblock, after: Duration) {
         locked(&self.arrived).retain(|&(device, inode), at| {
             let stays = at.elapsed() < after;
@@ -98,7 +98,7 @@ impl Guard {
         });
     }
 
-    /// Looks at those who have come to open a file.
+    /// Looks at those that have come to open a file.
     pub(super) fn look_at_arrivals(&self, shared: &Arc<Shared>, members: &mut members::Members) {
         let Some(gate) = &self.gate else { return };
         let is_full = !self.relieves && locked(&self.waiting).len() + fanotify::EVENTS > ARRIVALS;
@@ -325,12 +325,12 @@ impl Guard {
     }
 
     fn admitted(&self, may: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
-        // At once: another thread looks through those who wait meanwhile.
+        // At once: another thread looks through those that wait meanwhile.
         let mut waiting = locked(&self.waiting);
         waiting.extract_if(.., |who| may(who)).collect()
     }
 
-    /// As [`Guard::admit`], of those who have waited for long enough: a thread that is at such a file still knows that somebody is in.
+    /// As [`Guard::admit`], of those that have waited for long enough: a thread that is at such a file still knows that somebody is in.
     pub(super) fn admit_early(&self, shared: &Arc<Shared>, may: impl Fn(&Waiting) -> bool) {
         for who in self.admitted(may) {
             locked(&self.early).insert(who.inode);
@@ -367,7 +367,7 @@ impl Guard {
         }
     }
 
-    /// Gives a lease up: those who have waited for it come in without being seen.
+    /// Gives a lease up: those that have waited for it come in without being seen.
     pub fn end_lease(&self, shared: &Shared, device: &dyn DeviceFile, inode: (u64, u64)) {
         self.note_arrival(shared.arena.superblock(), inode);
         device.give_lease_up();

@@ -58,7 +58,7 @@ impl Haste {
         self.is_needed.store(is_needed, Relaxed);
     }
 
-    /// Those who come from now on are left to the keeper.
+    /// Those that come from now on are left to the keeper.
     pub fn leave(&self) {
         self.leaves.store(true, Relaxed);
     }
@@ -84,7 +84,7 @@ impl Haste {
         }
     }
 
-    /// Whether somebody who has waited for so long is let in.
+    /// Whether a program that has waited for so long is let in.
     pub fn is_over(&self, waited: Duration) -> bool {
         let since = || locked(&self.spent).since;
         let takes_long = || since().is_some_and(|at| at.elapsed() > STILL_MAX);

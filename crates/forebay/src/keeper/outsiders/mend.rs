@@ -286,7 +286,7 @@ fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bo
 }
 
 /// As [`core_of`]. Where the guard is short of numbers for descriptors no other description of the file is opened: the guard would have to hear of
-/// that, and those who wait for this very file may have all numbers that it has for those that come.
+/// that, and those that wait for this very file may have all numbers that it has for those that come.
 fn core_to_write(shared: &Arc<Shared>, gate: Option<&Group>, file: FileId) -> Option<Core> {
     let core = core_of(shared, file)?;
     if gate.is_some_and(Group::is_short) {
@@ -306,7 +306,7 @@ fn written(core: &Core, me: Me<'_>) -> bool {
         let outcome = core.shared.flush(me, core.id, &core.device, UNSHARED);
         return outcome.errno.is_none();
     }
-    // Its length is given to it by somebody who is alone on it.
+    // A thread that is alone on it gives it its length.
     core.entry().lacks_length() && stop_file(me, core.id).is_none() || settled(core, me)
 }
 

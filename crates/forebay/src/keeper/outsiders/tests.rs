@@ -1,4 +1,4 @@
-//! Those who wait, as the guard's two threads see them.
+//! Those that wait, as the guard's two threads see them.
 
 use std::cell::RefCell;
 use std::fs::File as Plain;
@@ -45,7 +45,7 @@ fn session(name: &str, coherence: Coherence) -> Session {
     Session::open(config).expect("a session")
 }
 
-/// `None`: those who open files cannot be made to wait here.
+/// `None`: those that open files cannot be made to wait here.
 fn gate() -> Option<Group> {
     Group::new()
         .inspect_err(|why| forebay_model::skipped(format!("no permission events: {why}")))
@@ -72,7 +72,7 @@ fn guard(shared: &Shared, gate: Option<Group>) -> Guard {
     Guard::over(&shared.arena, gate, bell).expect("a guard")
 }
 
-/// Somebody who waits for a file, of whom the kernel knows nothing.
+/// A program that waits for a file, of which the kernel knows nothing.
 fn waits(file: FileId, inode: (u64, u64)) -> Waiting {
     let nothing: OwnedFd = Plain::open("/dev/null").expect("nothing").into();
     let event = fanotify::Event {
@@ -91,7 +91,7 @@ fn waits(file: FileId, inode: (u64, u64)) -> Waiting {
     }
 }
 
-/// The guard's thread looks through those who wait while the worker lets some of them in.
+/// The guard's thread looks through those that wait while the worker lets some of them in.
 #[test]
 fn nobody_who_waits_is_out_of_sight() {
     let session = session("sight", Coherence::Close);

@@ -22,7 +22,7 @@ pub(super) fn harms_nobody(
 ) -> bool {
     let entry = shared.arena.file_unchecked(id);
     let size = entry.size.load(Ordering::Acquire);
-    // A change of the length is there, or it is not. Then it was somebody else who has changed the file.
+    // A change of the length is there, or it is not. Then somebody else has changed the file.
     let cut = (entry.flags.load(Ordering::Acquire) & TRUNCATING != 0)
         .then(|| entry.truncating.load(Ordering::Acquire).saturating_sub(1));
     let known_end = cut.unwrap_or_else(|| entry.witness[0].load(Ordering::Acquire));

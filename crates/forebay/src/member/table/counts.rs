@@ -41,7 +41,7 @@ pub(super) fn go_on(entry: &FileEntry, writes: bool) {
 pub fn close(shared: &Shared, id: FileId, writes: bool) -> bool {
     // While the entry counts this one. Once it does not it may be dropped, and be another file's before the lock is let go.
     let opened = shared.opened(id);
-    // Nobody who corrects the counts comes in between: this process still has its lock.
+    // No process that corrects the counts comes in between: this process still has its lock.
     take(shared.arena.file_unchecked(id), writes);
     shared.take_open(opened, writes);
     !shared.is_open(id)

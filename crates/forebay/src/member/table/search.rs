@@ -37,7 +37,7 @@ pub fn has_ended(arena: &Arena) -> bool {
     arena.superblock().entries.load(Ordering::SeqCst) & ENDED != 0
 }
 
-/// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
+/// The entry of an inode, for those that have nothing open of it: by numbers alone, without its birth time. What is known of
 /// it may be out of date by the time it is looked at.
 #[inline]
 pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {

@@ -99,7 +99,7 @@ impl FileEntry {
                 matches!(state, ABSENT | GONE) && flags & LEFT != 0,
                 "it is no file and is being closed",
             ),
-            // The kernel answers for all of it: what memory alone has would be lost to everybody who reads.
+            // The kernel answers for all of it: what memory alone has would be lost to all readers.
             (
                 state == LIVE && reason != 0 && owed != 0,
                 "it is the kernel's and owes bytes",

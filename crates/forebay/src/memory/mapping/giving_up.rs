@@ -45,7 +45,7 @@ impl Mapping {
         }
         before();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: memory made above takes the place of this mapping's, at one instant for those who look.
+        // SAFETY: memory made above takes the place of this mapping's, at one instant for those that look.
         let moved = unsafe {
             libc::mremap(
                 instead.cast(),

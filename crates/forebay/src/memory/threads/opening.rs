@@ -1,5 +1,5 @@
-//! Threads that open files for the engine. The keeper's guard holds up everybody who opens a managed file, and lets a member in that comes by its
-//! library. It asks the kernel by which code a thread came, which tells that of threads that sleep alone; the kernel wakes all that wait with
+//! Threads that open files for the engine. The keeper's guard holds up each program that opens a managed file, and lets a member in that comes by
+//! its library. It asks the kernel by which code a thread came, which tells that of threads that sleep alone; the kernel wakes all that wait with
 //! each answer to one of them. So the engine says of its own openings what they are.
 
 use super::{Me, ThreadSlot};

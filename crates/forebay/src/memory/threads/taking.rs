@@ -9,7 +9,7 @@ use crate::memory::arena::Arena;
 use crate::sync::Ordering;
 use crate::sys::liveness::{self, Claim, Holder};
 
-/// The slots by what becomes of them: the first are for all that come, the next are for turns, and the last are left to those who give
+/// The slots by what becomes of them: the first are for all that come, the next are for turns, and the last are left to those that give
 /// theirs back when they leave, keepers among them. See [`take_for_good`].
 fn parts(arena: &Arena) -> [Range<u32>; 3] {
     let all = arena.counts().threads;
@@ -110,7 +110,7 @@ mod tests {
     use crate::config::Config;
     use crate::session::Session;
 
-    /// As many threads as like may come: most keep their slots, the others take turns; and those who give theirs back always get one.
+    /// As many threads as like may come: most keep their slots, the others take turns; and those that give theirs back always get one.
     #[test]
     fn most_keep_their_slots_and_the_others_take_turns() {
         let session = Session::open(Config::tiny()).expect("a session");

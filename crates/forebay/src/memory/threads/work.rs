@@ -76,7 +76,7 @@ fn is_in_operation(arena: &Arena, id: ThreadId) -> bool {
     word != 0 && word & PARKED == 0
 }
 
-/// Whether the session is stopped by somebody who is gone: what its rebuild has left is not to be entered before another
+/// Whether the session is stopped by a thread that is gone: what its rebuild has left is not to be entered before another
 /// rebuild has gone over it.
 pub fn gate_is_abandoned(arena: &Arena) -> bool {
     let holder = arena.superblock().gate.load(Ordering::Acquire);

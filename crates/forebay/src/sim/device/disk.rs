@@ -150,7 +150,7 @@ impl SimDisk {
     pub fn create_again(&self, inode: u64, users: usize) -> Option<Arc<SimFile>> {
         let mut files = self.files();
         let place = &mut files[self.place_of(inode)?];
-        // One of those who have it is the disk.
+        // One of those that have it is the disk.
         if place.has_name() || Arc::strong_count(place) > users + 1 {
             return None;
         }

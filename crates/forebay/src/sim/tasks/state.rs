@@ -296,7 +296,7 @@ impl State {
         std::mem::take(&mut self.task().slots)
     }
 
-    /// The task with the next turn: chosen among those who can, after what is due has happened.
+    /// The task with the next turn: chosen among those that can, after what is due has happened.
     pub(super) fn next_ready(&mut self) -> Option<usize> {
         if self.ready.is_empty() {
             return None;

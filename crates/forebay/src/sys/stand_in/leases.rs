@@ -2,7 +2,7 @@
 //!
 //! A lease belongs to an open description. So a process that has a descriptor of the description may give the lease up, and the kernel gives out
 //! descriptors of another process (`pidfd_getfd`), stopped or not. Each is held for one moment: what stays here would be in the way of a program
-//! that executes the file, and of the next lease. Where the kernel refuses it, those who wait do so for as long as the kernel lets them.
+//! that executes the file, and of the next lease. Where the kernel refuses it, those that wait do so for as long as the kernel lets them.
 //!
 //! Nothing here allocates or takes a lock: the caller is a copy of one thread of a process that had several.
 
