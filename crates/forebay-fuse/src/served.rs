@@ -58,14 +58,17 @@ pub(crate) trait Served: Send + Sync + 'static {
     fn close_directory(&self, handle: u64);
 
     fn open(&self, number: u64, flags: i32) -> Answer<u64>;
-    /// Makes a file, or opens the one that is there, unless `flags` has `O_EXCL`.
+    /// Makes a file, or opens the one that is there, unless `flags` has `O_EXCL`. Where this is not served, the kernel asks once: from then on it makes files
+    /// with [`Served::make_special`], and opens them.
     fn create(
         &self,
-        by: &Caller,
-        place: Place<'_>,
-        mode: u32,
-        flags: i32,
-    ) -> Answer<(FileAttr, u64)>;
+        _by: &Caller,
+        _place: Place<'_>,
+        _mode: u32,
+        _flags: i32,
+    ) -> Answer<(FileAttr, u64)> {
+        Err(Failed(libc::ENOSYS))
+    }
     /// Makes a file without a name in a directory (`O_TMPFILE`): [`Served::link`] may give it one. Where there are none, the kernel asks once.
     fn create_nameless(
         &self,

@@ -45,15 +45,7 @@ impl Scene {
 
     /// The error that a request is answered with, and the bytes; `None` if it is not answered.
     fn ask(&self, request: &[u8]) -> Option<(i32, Vec<u8>)> {
-        let request = parsed(request).expect("a header");
-        let to = self.kernel.waits_for(request.header.unique);
-        self.serving.answer(request, to);
-        let answered = self.kernel.answered();
-        assert_eq!(self.kernel.answered(), None, "one answer");
-        answered.map(|(unique, error, bytes)| {
-            assert_eq!(unique, request.header.unique);
-            (error, bytes)
-        })
+        ask(&self.serving, &self.kernel, request)
     }
 
     /// Asks, and takes what is answered apart.
@@ -66,6 +58,18 @@ impl Scene {
     fn look_up(&self, name: &str) -> wire::EntryOut {
         self.told(&request(LOOKUP, ROOT, &(), name.as_bytes(), 1))
     }
+}
+
+fn ask(serving: &impl Answers, kernel: &Kernel, request: &[u8]) -> Option<(i32, Vec<u8>)> {
+    let request = parsed(request).expect("a header");
+    let to = kernel.waits_for(request.header.unique);
+    serving.answer(request, to);
+    let answered = kernel.answered();
+    assert_eq!(kernel.answered(), None, "one answer");
+    answered.map(|(unique, error, bytes)| {
+        assert_eq!(unique, request.header.unique);
+        (error, bytes)
+    })
 }
 
 /// A request as it comes: its header, what the operation says of itself, what follows, and zeros.
@@ -441,4 +445,37 @@ fn listings_of_both_kinds_say_the_same() {
     let above = fs::metadata(scene.files.path()).expect("there").ino();
     assert_eq!(number(b".."), Some(above));
     assert_eq!(plain.len(), 3);
+}
+
+/// By `CREATE` the kernel would have an opening, and tell of its end by a request of its own.
+#[test]
+fn a_stores_files_are_made_without_an_opening() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    forebay_pmem::create(&path, Some(32 << 20)).expect("a store");
+    let store =
+        forebay_pmem::Store::open(&path, forebay_pmem::OpenOptions::default()).expect("opened");
+    let (serving, kernel) = (
+        Serving(Arc::new(crate::store::Stored::new(store))),
+        Kernel::new(),
+    );
+    let new = wire::CreateIn {
+        flags: libc::O_RDWR,
+        mode: libc::S_IFREG | 0o400,
+        ..Default::default()
+    };
+    let unknown = Some((-libc::ENOSYS, Vec::new()));
+    let create = request(CREATE, ROOT, &new, b"f", 1);
+    assert_eq!(ask(&serving, &kernel, &create), unknown);
+    let new = wire::MknodIn {
+        mode: libc::S_IFREG | 0o400,
+        ..Default::default()
+    };
+    let made = ask(&serving, &kernel, &request(MKNOD, ROOT, &new, b"f", 1));
+    let (error, bytes) = made.expect("an answer");
+    assert_eq!(error, 0);
+    let made = wire::EntryOut::from_wire(&bytes);
+    assert_eq!(made.attr.mode, libc::S_IFREG | 0o400);
+    let open = request(OPEN, made.nodeid, &BOTH_WAYS, b"", 0);
+    assert_eq!(ask(&serving, &kernel, &open), unknown);
 }

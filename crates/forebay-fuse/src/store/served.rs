@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use forebay::sys::extents::STORE_SPACE_MAX;
-use forebay_pmem::{Errno, OnExisting, ROOT, Whence};
+use forebay_pmem::{OnExisting, ROOT, Whence};
 use rustix::fs::{AtFlags, FileType, RenameFlags, StatVfs, StatVfsMountFlags};
 
 use super::{Stored, creator, told};
@@ -15,7 +15,7 @@ use crate::attributes::FileAttr;
 use crate::caller::Caller;
 use crate::changes::Changes;
 use crate::contents::{Manner, Part};
-use crate::failed::{Answer, Failed, there_already};
+use crate::failed::{Answer, Failed};
 use crate::names::{Listed, Special};
 use crate::served::{Place, Served};
 use crate::transport::Unanswered;
@@ -142,25 +142,6 @@ impl Served for Stored {
 
     fn open(&self, number: u64, _flags: i32) -> Answer<u64> {
         Ok(number)
-    }
-
-    fn create(
-        &self,
-        by: &Caller,
-        (parent, name): Place<'_>,
-        mode: u32,
-        flags: i32,
-    ) -> Answer<(FileAttr, u64)> {
-        let made = self
-            .store
-            .create(parent, name.as_bytes(), creator(by, mode));
-        made.map_err(|errno| match errno {
-            Errno::EEXIST => there_already(flags),
-            errno => errno.into(),
-        })?;
-        let found = self.look_up(parent, name)?;
-        let handle = self.open(found.number, flags)?;
-        Ok((found, handle))
     }
 
     fn create_nameless(
