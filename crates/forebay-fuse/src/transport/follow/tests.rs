@@ -1,6 +1,7 @@
 //! Where threads go, and that they are there: the latter by a mount of this kernel's, which needs root.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
 
 use rustix::fs::statvfs;
 
@@ -25,30 +26,35 @@ fn numbers(processors: &CpuSet) -> Vec<usize> {
 #[test]
 fn threads_are_where_the_last_four_looks_were() {
     let follow = among(&[0, 1, 3]);
-    for at in [3, 3, 3] {
-        follow.saw(at);
-        assert_eq!(follow.place(), ANYWHERE);
-    }
-    follow.saw(3);
-    assert_eq!(follow.place(), 3);
-    assert_eq!(numbers(&processors(&follow.all, 3)), [3]);
-    for (at, place) in [
-        (1, ANYWHERE),
-        (1, ANYWHERE),
-        (3, ANYWHERE),
-        (1, ANYWHERE),
-        (1, ANYWHERE),
-        (1, ANYWHERE),
-        (1, 1),
-        (ANYWHERE, ANYWHERE),
-        (0, ANYWHERE),
-        (0, ANYWHERE),
-        (0, ANYWHERE),
-        (0, 0),
+    let (next, last) = (None, Some(ANYWHERE));
+    // Where somebody was seen, whether because of the look before, and what is said then.
+    for (at, is_again, place) in [
+        (3, false, next),
+        (3, true, next),
+        (3, true, next),
+        (3, true, Some(3)),
+        (3, false, Some(3)),
+        // He has moved.
+        (1, false, next),
+        (1, true, next),
+        (1, true, next),
+        (1, true, Some(1)),
+        // There are two.
+        (3, false, next),
+        (1, true, last),
+        (1, false, next),
+        (1, true, next),
+        (3, true, last),
+        (ANYWHERE, false, next),
+        (0, true, last),
+        (0, false, next),
+        (0, true, next),
+        (0, true, Some(0)),
     ] {
-        follow.saw(at);
-        assert_eq!(follow.place(), place);
+        assert_eq!(follow.saw(at, is_again), place, "{at}");
+        assert_eq!(follow.again.load(Ordering::Relaxed), place.is_none());
     }
+    assert_eq!(numbers(&processors(&follow.all, 3)), [3]);
     // Whoever asks may be where this process may not.
     for elsewhere in [2, 4000, ANYWHERE] {
         assert_eq!(numbers(&processors(&follow.all, elsewhere)), [0, 1, 3]);
@@ -62,17 +68,16 @@ fn a_mask_that_somebody_else_has_set_is_kept() {
     let Some(other) = may_run().into_iter().next_back() else {
         return;
     };
-    let follow = Follow::among(before);
-    let mut follower = Follower::new(Some(&follow));
+    let mut thread = Thread::calling(before);
     let own = || numbers(&sched_getaffinity(None).expect("processors"));
-    follower.go(may_run()[0] as u16);
+    thread.go(may_run()[0] as u16);
     assert_eq!(own(), [may_run_first(&before)]);
     stay_on(other);
-    follower.go(ANYWHERE);
+    thread.go(ANYWHERE);
     assert_eq!(own(), [other]);
     // Before this one has gone anywhere.
-    let mut follower = Follower::new(Some(&follow));
-    follower.go(may_run_first(&before) as u16);
+    let mut thread = Thread::calling(before);
+    thread.go(may_run_first(&before) as u16);
     assert_eq!(own(), [other]);
     sched_setaffinity(None, &before).expect("as before");
 }
@@ -81,43 +86,112 @@ fn may_run_first(all: &CpuSet) -> usize {
     numbers(all)[0]
 }
 
-fn looks(follow: &Follow, thread: u32, opcode: u32, operation: &[u8]) -> Vec<Option<Whom>> {
+fn request_of(thread: u32, opcode: u32, operation: &[u8]) -> Request<'_> {
     let header = InHeader {
         pid: thread,
         opcode,
         ..InHeader::default()
     };
-    let request = Request {
+    Request {
         header,
         operation,
         payload: &[],
-    };
-    (0..2 * LOOK_EVERY).map(|_| follow.whom(&request)).collect()
+    }
 }
 
 #[test]
 fn one_request_in_so_many_is_looked_at() {
-    let follow = among(&[0]);
-    let looked = looks(&follow, 7, opcode::GETATTR, &[]);
-    for (at, look) in looked.into_iter().enumerate() {
-        let is_due = at % LOOK_EVERY as usize == 0;
-        assert_eq!(look, is_due.then_some(Whom::Here(7)), "{at}");
+    let looked = Look {
+        whom: Whom::Here(7),
+        is_again: false,
+    };
+    let everywhere = u64::MAX;
+    for (seen, apart, every) in [
+        (0, Duration::ZERO, LOOK_EVERY),
+        (0, LATE, LOOK_EVERY),
+        (0, 2 * LATE, LOOK_EVERY_LATE),
+        (everywhere, 2 * LATE, LOOK_EVERY),
+    ] {
+        let follow = among(&[0]);
+        follow.seen.store(seen, Ordering::Relaxed);
+        for at in 0..4 * LOOK_EVERY {
+            let look = follow.look(&request_of(7, opcode::GETATTR, &[]), apart * at);
+            let is_due = at.is_multiple_of(every);
+            assert_eq!(look, is_due.then_some(looked), "{seen:x}, {apart:?}, {at}");
+        }
+        // The kernel's own, or those of somebody who cannot be seen.
+        for at in 0..2 * LOOK_EVERY {
+            let look = follow.look(&request_of(0, opcode::GETATTR, &[]), apart * at);
+            assert_eq!(look, None);
+        }
     }
-    // The kernel's own, or those of somebody who cannot be seen.
-    let looked = looks(&follow, 0, opcode::GETATTR, &[]);
-    assert!(looked.iter().all(Option::is_none));
+}
+
+#[test]
+fn who_has_moved_is_followed_with_the_fourth_request_that_is_late() {
+    let follow = among(&[0, 1]);
+    let request = request_of(7, opcode::GETATTR, &[]);
+    let mut now = Duration::ZERO;
+    let mut places = Vec::new();
+    // Twenty requests from where the threads are, and then each takes as long as from elsewhere.
+    for (at, after) in [(0, Duration::ZERO); 20]
+        .into_iter()
+        .chain([(1, 2 * LATE); 6])
+    {
+        now += after;
+        let look = follow.look(&request, now);
+        places.push(look.and_then(|look| follow.saw(at, look.is_again)));
+    }
+    let mut expected = [None; 26];
+    (expected[3], expected[23]) = (Some(0), Some(1));
+    assert_eq!(places, expected);
+}
+
+#[test]
+fn all_threads_go_at_once() {
+    let before = sched_getaffinity(None).expect("processors");
+    let follow = Follow::among(before);
+    let (first, last) = (may_run()[0], *may_run().last().expect("a processor"));
+    let place = |number: Pid| numbers(&sched_getaffinity(Some(number)).expect("processors"));
+    let (begins, begun) = channel();
+    let (ends, ended) = channel::<()>();
+    let follow = &follow;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _follower = Follower::new(Some(follow));
+            begins.send(gettid()).expect("it waits");
+            // Until the other end is dropped.
+            let _ = ended.recv();
+        });
+        let _ends = ends;
+        let number = begun.recv().expect("it has begun");
+        for at in [first, last] {
+            follow.go(at as u16);
+            assert_eq!(place(number), [at]);
+        }
+        // One that begins later is there as well.
+        let follower = Follower::new(Some(follow));
+        assert_eq!(place(gettid()), [last]);
+        drop(follower);
+        follow.go(ANYWHERE);
+        assert_eq!(place(number), numbers(&before));
+        // This one has left.
+        assert_eq!(place(gettid()), [last]);
+    });
+    assert!(follow.threads().all.is_empty());
+    sched_setaffinity(None, &before).expect("as before");
 }
 
 #[test]
 fn reads_ahead_may_be_answered_anywhere() {
-    let follow = among(&[0]);
     for (size, whom) in [(4096, Whom::Here(7)), (128 << 10, Whom::Anybody)] {
         let read = wire::ReadIn {
             size,
             ..wire::ReadIn::default()
         };
-        let looked = looks(&follow, 7, opcode::READ, &read.bytes());
-        assert_eq!(looked[0], Some(whom));
+        let bytes = read.bytes();
+        let look = among(&[0]).look(&request_of(7, opcode::READ, &bytes), Duration::ZERO);
+        assert_eq!(look.map(|look| look.whom), Some(whom));
     }
 }
 
@@ -150,7 +224,6 @@ fn who_asks_from_one_processor_is_answered_there() {
     };
     for processor in may_run() {
         let (path, asked) = (mounted.path().to_owned(), mounted.asked.clone());
-        // Each thread goes there once it has answered one of the requests, which may go to others for a while.
         within("all are answered there", move || {
             stay_on(processor);
             let there = BTreeSet::from([(vec![processor], false)]);
