@@ -3,11 +3,14 @@
 //!     cargo run --release -p forebay-pool --example paths -- alone
 //!     cargo run --release -p forebay-pool --example paths -- mixed MB_PER_S
 //!     cargo run --release -p forebay-pool --example paths -- equal MB_PER_S
+//!     cargo run --release -p forebay-pool --example paths -- soon MB_PER_S
 //!
 //! `alone`: remote and local requests within a grant, and the same bytes over a bare connection, in turn; medians of rounds.
-//! `mixed`: reads of mixed sizes by each policy, by one to four threads, in turn; local memory is held down to so many MB/s, or
-//! not at all if that is 0.
-//! `equal`: the same of reads of 256 KiB by one to sixteen threads, and by a number of threads that changes. Takes some six minutes.
+//! `mixed`: reads of mixed sizes by each policy, by one to four threads, in turn, and by a number of threads that changes; local memory is held down
+//! to so many MB/s, or not at all if that is 0. Takes some six minutes, and 4 GiB of memory.
+//! `equal`: the same of reads of 256 KiB by one to sixteen threads. Takes some eight minutes.
+//! `soon`: how fast reads of 256 KiB are by and by, by three certainties of SEED: once a client has joined, and after what it has to notice. Takes some
+//! five minutes.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -167,9 +170,9 @@ fn alone() {
     serving.stop();
 }
 
-const PATHS: [&str; 13] = [
-    "local", "ratio:10", "ratio:20", "ratio:30", "ratio:40", "ratio:50", "ratio:60", "ratio:80",
-    "remote", "better", "table", "paper", "seed",
+const PATHS: [&str; 17] = [
+    "local", "ratio:10", "ratio:20", "ratio:30", "ratio:40", "ratio:50", "ratio:60", "ratio:70",
+    "ratio:80", "ratio:90", "remote", "better", "table", "paper", "seed:1", "seed", "seed:6",
 ];
 /// After one in which policies learn.
 const READ_ROUNDS: usize = 5;
@@ -196,9 +199,16 @@ const HALF: Duration = Duration::from_millis(500);
 const CHANGING: Column<'_> = (&[1, 16, 4, 8, 2, 16, 4, 12], Duration::from_millis(200));
 
 impl Reads {
-    /// So many threads read for a while. Returns how many bytes.
-    fn run(&self, files: &Files, all: &[File], seed: u64, time: Duration) -> u64 {
-        let done = AtomicU64::new(0);
+    /// So many threads read for a while. Returns how many bytes of reads have ended in each slice of it, and, last, after it.
+    fn run(
+        &self,
+        files: &Files,
+        all: &[File],
+        seed: u64,
+        (time, slice): (Duration, Duration),
+    ) -> Vec<u64> {
+        let slices = (time.as_nanos() / slice.as_nanos()) as usize;
+        let done: Vec<AtomicU64> = (0..=slices).map(|_| AtomicU64::new(0)).collect();
         let began = Instant::now();
         thread::scope(|scope| {
             for (at, file) in all.iter().enumerate() {
@@ -209,25 +219,26 @@ impl Reads {
                         let bytes = (self.bytes)(&mut random);
                         let offset = random.below((self.file - bytes) as usize) as u64;
                         let read = files.read(*file, offset, bytes).expect("read");
-                        done.fetch_add(read.len() as u64, Ordering::Relaxed);
+                        let at = (began.elapsed().as_nanos() / slice.as_nanos()) as usize;
+                        done[at.min(slices)].fetch_add(read.len() as u64, Ordering::Relaxed);
                     }
                 });
             }
         });
-        done.into_inner()
+        done.into_iter().map(AtomicU64::into_inner).collect()
     }
 
     /// MB/s of one round of a column.
     fn round(&self, files: &Files, all: &[File], round: usize, column: Column<'_>) -> f64 {
         let began = Instant::now();
         let (numbers, time) = column;
-        let run = |threads: &usize| self.run(files, &all[..*threads], round as u64, time);
-        let bytes: u64 = numbers.iter().map(run).sum();
+        let run = |threads: &usize| self.run(files, &all[..*threads], round as u64, (time, time));
+        let bytes: u64 = numbers.iter().flat_map(run).sum();
         bytes as f64 / 1e6 / began.elapsed().as_secs_f64()
     }
 
-    /// So many files, which lie in each client's memory, and a client of each policy.
-    fn hosts(&self, config: &Config, count: usize, mb_per_s: u64) -> (Vec<File>, Vec<Files>) {
+    /// So many files.
+    fn files(&self, config: &Config, count: usize) -> Vec<File> {
         let first = Files::join(config, PATIENCE).expect("a pool");
         let all = (0..count).map(|number| {
             let file = file(&first, number.to_string().as_bytes());
@@ -236,27 +247,35 @@ impl Reads {
             first.sync(file).expect("synced");
             file
         });
-        let all: Vec<File> = all.collect();
-        let host = |path: &str| {
-            let path = path.to_string().try_into().expect("a path");
-            let config = Config {
-                path,
-                ..config.clone()
-            };
-            let files = Files::join(&config, PATIENCE).expect("a pool");
-            for file in &all {
-                let read = Operation::Read {
-                    file: *file,
-                    offset: 0,
-                    length: self.file,
-                    mode: Mode::Local,
-                };
-                files.pool().run(read).expect("read");
-            }
-            files.pool().limit_local(mb_per_s * 1_000_000);
-            files
+        all.collect()
+    }
+
+    /// A new client of a policy, which has these files in its memory.
+    fn host(&self, config: &Config, path: &str, all: &[File], mb_per_s: u64) -> Files {
+        let path = path.to_string().try_into().expect("a path");
+        let config = Config {
+            path,
+            ..config.clone()
         };
-        let hosts = PATHS.iter().map(|path| host(path)).collect();
+        let files = Files::join(&config, PATIENCE).expect("a pool");
+        for file in all {
+            let read = Operation::Read {
+                file: *file,
+                offset: 0,
+                length: self.file,
+                mode: Mode::Local,
+            };
+            files.pool().run(read).expect("read");
+        }
+        files.pool().limit_local(mb_per_s * 1_000_000);
+        files
+    }
+
+    /// So many files, and a client of each policy.
+    fn hosts(&self, config: &Config, count: usize, mb_per_s: u64) -> (Vec<File>, Vec<Files>) {
+        let all = self.files(config, count);
+        let host = |path: &&str| self.host(config, path, &all, mb_per_s);
+        let hosts = PATHS.iter().map(host).collect();
         (all, hosts)
     }
 
@@ -302,8 +321,10 @@ impl Reads {
 
 fn mixed(mb_per_s: u64) {
     let (config, serving) = serve();
-    let (all, hosts) = MIXED.hosts(&config, 4, mb_per_s);
+    let (all, hosts) = MIXED.hosts(&config, 16, mb_per_s);
     MIXED.table(&hosts, &all, &[(&[1], HALF), (&[2], HALF), (&[4], HALF)]);
+    println!();
+    MIXED.table(&hosts, &all, &[CHANGING]);
     drop(hosts);
     serving.stop();
 }
@@ -319,12 +340,72 @@ fn equal(mb_per_s: u64) {
     serving.stop();
 }
 
+/// What a client of `soon` goes through, one after the other, for so long each: how many threads read, and whether local memory is held down.
+const PHASES: [(&str, usize, bool); 5] = [
+    ("it has joined, 8 threads", 8, true),
+    ("1 thread", 1, true),
+    ("8 threads again", 8, true),
+    ("local memory is held down no more", 8, false),
+    ("it is held down again", 8, true),
+];
+const PHASE: Duration = Duration::from_secs(2);
+const SLICE: Duration = Duration::from_millis(50);
+/// Which slices are shown, by their ends.
+const SHOWN_MS: [u64; 7] = [50, 100, 200, 400, 800, 1200, 2000];
+const SOON_PATHS: [&str; 5] = ["local", "table", "seed:1", "seed", "seed:6"];
+
+fn soon(mb_per_s: u64) {
+    let (config, serving) = serve();
+    let all = EQUAL.files(&config, 8);
+    // By policy, phase and slice, the speeds of all rounds; and the networks that were published of those trained.
+    let mut speeds = vec![vec![vec![Vec::new(); SHOWN_MS.len()]; PHASES.len()]; SOON_PATHS.len()];
+    let mut trained = vec![[0; 2]; SOON_PATHS.len()];
+    for round in 0..READ_ROUNDS as u64 {
+        for (path, (speeds, trained)) in SOON_PATHS.iter().zip(speeds.iter_mut().zip(&mut trained))
+        {
+            let files = EQUAL.host(&config, path, &all, mb_per_s);
+            for ((_, threads, is_held), speeds) in PHASES.iter().zip(speeds) {
+                let limit = if *is_held { mb_per_s * 1_000_000 } else { 0 };
+                files.pool().limit_local(limit);
+                let done = EQUAL.run(&files, &all[..*threads], round, (PHASE, SLICE));
+                for (shown, speeds) in SHOWN_MS.iter().zip(speeds) {
+                    let bytes = done[(*shown as u128 / SLICE.as_millis()) as usize - 1];
+                    speeds.push(bytes as f64 / 1e6 / SLICE.as_secs_f64());
+                }
+            }
+            let counts = files.pool().counts();
+            trained[0] += counts.published;
+            trained[1] += counts.epochs;
+        }
+    }
+    for (at, (phase, ..)) in PHASES.iter().enumerate() {
+        let heads = SHOWN_MS.map(|shown| format!("{shown} ms"));
+        println!("| {phase}: MB/s after | {} |", heads.join(" | "));
+        println!("|{}", "---|".repeat(SHOWN_MS.len() + 1));
+        for (path, phases) in SOON_PATHS.iter().zip(&mut speeds) {
+            let medians = phases[at].iter_mut().map(|rounds| {
+                rounds.sort_by(f64::total_cmp);
+                format!("{:.0}", rounds[rounds.len() / 2])
+            });
+            println!("| {path} | {} |", medians.collect::<Vec<_>>().join(" | "));
+        }
+        println!();
+    }
+    for (path, [published, epochs]) in SOON_PATHS.iter().zip(trained) {
+        println!("{path}: published {published} of {epochs}");
+    }
+    serving.stop();
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["alone"] => alone(),
         ["mixed", speed] => mixed(speed.parse().expect("MB/s")),
         ["equal", speed] => equal(speed.parse().expect("MB/s")),
-        _ => println!("paths alone | paths mixed MB_PER_S | paths equal MB_PER_S"),
+        ["soon", speed] => soon(speed.parse().expect("MB/s")),
+        _ => println!(
+            "paths alone | paths mixed MB_PER_S | paths equal MB_PER_S | paths soon MB_PER_S"
+        ),
     }
 }
