@@ -2,18 +2,20 @@
 //! long a pool takes to settle after a death.
 //!
 //!     cargo run --release -p forebay-pool --example curves -- real        what a message costs, on this host
+//!     cargo run --release -p forebay-pool --example curves -- writers [MB_PER_S]  writers of one file, by processes of this host; memory may be held down
 //!     cargo run --release -p forebay-pool --example curves -- epoch       what the news of an epoch costs a server, on this host
 //!     cargo run --release -p forebay-pool --example curves -- requests [CLIENTS SERVERS]
 //!     cargo run --release -p forebay-pool --example curves -- deaths [CLIENTS SERVERS]
 //!     cargo run --release -p forebay-pool --example curves -- breakdown   writers of one file, by the file's lock and by blocks' locks
 //!
-//! All but the first two say the same on any machine.
+//! All but the first three say the same on any machine.
 
 mod breakdown;
 mod epoch;
 mod load;
 mod real;
 mod world;
+mod writers;
 
 use std::time::Instant;
 
@@ -167,14 +169,17 @@ fn table(head: &str, row: fn(u32, u32), one: &[&str]) {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", address] => real::serve(address),
+        ["serve", address, block_bytes] => real::serve(address, block_bytes),
+        ["write", of_client @ ..] => writers::write(of_client),
+        ["writers"] => writers::rows(0),
+        ["writers", speed] => writers::rows(speed.parse().expect("MB/s")),
         ["real"] => real::rows(),
         ["epoch"] => epoch::rows(),
         ["breakdown"] => breakdown::rows(COSTS),
         ["requests", one @ ..] => table(REQUESTS, requests, one),
         ["deaths", one @ ..] => table(DEATHS, deaths, one),
         _ => println!(
-            "curves real | curves epoch | curves requests | curves deaths | curves breakdown"
+            "curves real | curves writers | curves epoch | curves requests | curves deaths | curves breakdown"
         ),
     }
 }

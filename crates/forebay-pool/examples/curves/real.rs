@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay_pool::client::{Answer, Facts, Mode, Operation};
@@ -11,16 +11,43 @@ use forebay_pool::net::{Config, Pool, Serving};
 
 const ROUNDS: usize = 5;
 
-fn config(address: &str) -> Config {
-    Config::parse(&format!("servers = [\"{address}\"]")).expect("a pool")
+/// A pool of one server.
+pub fn config(address: &str, block_bytes: u64) -> Config {
+    let text = format!("servers = [\"{address}\"]\nblock_bytes = {block_bytes}");
+    Config::parse(&text).expect("a pool")
 }
 
 /// Serves until its input ends.
-pub fn serve(address: &str) {
-    let serving = Serving::begin(&config(address), 0).expect("a server");
+pub fn serve(address: &str, block_bytes: &str) {
+    let config = config(address, block_bytes.parse().expect("bytes"));
+    let serving = Serving::begin(&config, 0).expect("a server");
     let mut nothing = Vec::new();
     std::io::stdin().read_to_end(&mut nothing).expect("an end");
     serving.stop();
+}
+
+/// A server's process.
+pub struct Server {
+    process: Child,
+    pub address: String,
+}
+
+impl Server {
+    pub fn begin(block_bytes: u64) -> Server {
+        let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let address = address.expect("an address").to_string();
+        let process = Command::new(std::env::current_exe().expect("a name"))
+            .args(["serve", &address, &block_bytes.to_string()])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        Server { process, address }
+    }
+
+    pub fn end(mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().expect("an end");
+    }
 }
 
 /// Nanoseconds that all threads of a process have been at work.
@@ -48,15 +75,9 @@ fn file(pool: &Pool) -> File {
 
 /// Prints microseconds of each request: processor time of the server's process and of the client's, and how long it took; medians of rounds.
 pub fn rows() {
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-    let address = address.expect("an address").to_string();
-    let own = std::env::current_exe().expect("a name");
-    let mut server = Command::new(own)
-        .args(["serve", &address])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("a process");
-    let pool = Pool::join(&config(&address), Duration::from_secs(20)).expect("a pool");
+    let server = Server::begin(1 << 16);
+    let config = config(&server.address, 1 << 16);
+    let pool = Pool::join(&config, Duration::from_secs(20)).expect("a pool");
     let run = |operation| pool.run(operation).expect("done");
     let file = file(&pool);
     let block = bytes::Bytes::from(vec![3; 1 << 16]);
@@ -87,13 +108,13 @@ pub fn rows() {
         for is_read in [true, false] {
             let mut rounds = [const { Vec::new() }; 3];
             for _ in 0..ROUNDS {
-                let before = (worked(server.id()), worked(std::process::id()));
+                let before = (worked(server.process.id()), worked(std::process::id()));
                 let began = Instant::now();
                 for _ in 0..times {
                     run(if is_read { read(length) } else { write(length) });
                 }
                 let took = began.elapsed().as_nanos() as u64;
-                let after = (worked(server.id()), worked(std::process::id()));
+                let after = (worked(server.process.id()), worked(std::process::id()));
                 let all = [after.0 - before.0, after.1 - before.1, took];
                 for (time, rounds) in all.into_iter().zip(&mut rounds) {
                     rounds.push(time as f64 / 1e3 / f64::from(times));
@@ -108,6 +129,5 @@ pub fn rows() {
         }
     }
     drop(pool);
-    drop(server.stdin.take());
-    server.wait().expect("an end");
+    server.end();
 }
