@@ -249,6 +249,11 @@ impl Files {
         Ok(self.pool.read(file, offset, length)?)
     }
 
+    /// The same into the caller's memory. Returns how many bytes: fewer than there is room for at the file's end only.
+    pub fn read_into(&self, file: File, offset: u64, into: &mut [u8]) -> Result<usize> {
+        Ok(self.pool.read_into(file, offset, into)?)
+    }
+
     /// Writes at an offset.
     pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<()> {
         Ok(self.pool.write(file, offset, bytes)?)

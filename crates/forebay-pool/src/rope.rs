@@ -82,6 +82,16 @@ impl Rope {
         }
     }
 
+    /// Copies the bytes to the beginning of `into`, which has room for them, and says how many they are.
+    pub fn copy_to(&self, into: &mut [u8]) -> usize {
+        let mut at = 0;
+        for piece in &self.0 {
+            into[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        at
+    }
+
     /// The bytes side by side: without a copy, if they are one piece that nobody else has.
     pub fn into_vec(mut self) -> Vec<u8> {
         if self.0.len() == 1
@@ -141,6 +151,9 @@ mod tests {
                 part.push_zeros(5000);
                 let mut expected = bytes[at..at + length].to_vec();
                 expected.resize(length + 5000, 0);
+                let mut copied = vec![1; expected.len() + 3];
+                assert_eq!(part.copy_to(&mut copied), expected.len());
+                assert_eq!(copied, [&expected[..], &[1; 3]].concat());
                 assert_eq!(part.into_vec(), expected);
                 assert_eq!(rope.part(at, length), bytes[at..at + length]);
             }

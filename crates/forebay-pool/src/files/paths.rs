@@ -208,9 +208,7 @@ impl Open {
     /// # Errors
     /// [`Error`]; nothing else is one below either.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        let bytes = self.files.read(self.file, offset, into.len() as u64)?;
-        into[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
+        self.files.read_into(self.file, offset, into)
     }
 
     /// Writes all of it at an offset.

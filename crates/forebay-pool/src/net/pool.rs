@@ -130,7 +130,17 @@ impl Pool {
     /// Bytes from an offset, up to the file's end, the way that is chosen for it.
     pub fn read(&self, file: File, offset: u64, length: u64) -> Result<Vec<u8>, Failure> {
         self.modes.run(Kind::Read, length, |mode| {
-            self.read_by(mode, file, offset, length)
+            let bytes = self.read_by(mode, file, offset, length)?;
+            Ok(bytes.into_vec())
+        })
+    }
+
+    /// The same into the caller's memory. Returns how many bytes: fewer than there is room for at the file's end only.
+    pub fn read_into(&self, file: File, offset: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        let length = into.len() as u64;
+        self.modes.run(Kind::Read, length, |mode| {
+            let bytes = self.read_by(mode, file, offset, length)?;
+            Ok(bytes.copy_to(into))
         })
     }
 
@@ -169,7 +179,7 @@ impl Pool {
         file: File,
         offset: u64,
         length: u64,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Rope, Failure> {
         let read = Operation::Read {
             file,
             offset,
@@ -177,7 +187,7 @@ impl Pool {
             mode: mode.into(),
         };
         match self.run(read)? {
-            Answer::Bytes(bytes) => Ok(bytes.into_vec()),
+            Answer::Bytes(bytes) => Ok(bytes),
             // A read's answer is always bytes.
             _ => Err(Failure::Lost),
         }
@@ -222,6 +232,7 @@ impl Pool {
 
     fn measure_in(&self, file: File, alone: &mut Vec<Record>) -> Result<(), Failure> {
         let bytes = vec![1; MEASURED.1];
+        let mut into = bytes.clone();
         self.write_by(seed::Mode::Remote, file, 0, &bytes)?;
         for bytes in [&bytes[..MEASURED.0], &bytes] {
             let length = bytes.len() as u64;
@@ -234,7 +245,9 @@ impl Pool {
                     for _ in 0..MEASURED_TIMES {
                         let begun = Instant::now();
                         match kind {
-                            Kind::Read => self.read_by(mode, file, 0, length).map(drop)?,
+                            Kind::Read => {
+                                self.read_by(mode, file, 0, length)?.copy_to(&mut into);
+                            }
                             Kind::Write => self.write_by(mode, file, 0, bytes)?,
                         }
                         alone.push(Record {
