@@ -161,7 +161,15 @@ static void by_two(int fd, char *memory)
     unlink("second");
 }
 
-static void names(void)
+static void tell_of(const char *call, const char *of, double begun)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", call, of);
+    tell(name, begun, FILES);
+}
+
+/* Files of so many bytes; `of` ends the names of their rows. */
+static void names(char *memory, size_t size, const char *of)
 {
     char name[32], other[32];
     struct stat st;
@@ -170,28 +178,29 @@ static void names(void)
         snprintf(name, sizeof name, "d/file%d", i);
         int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644);
         must(fd >= 0, "open");
+        must(size == 0 || write(fd, memory, size) == (ssize_t)size, "write");
         close(fd);
     }
-    tell("create", begun, FILES);
+    tell_of("create", of, begun);
     begun = now();
     for (int i = 0; i < FILES; i++) {
         snprintf(name, sizeof name, "d/file%d", i);
-        must(stat(name, &st) == 0, "stat");
+        must(stat(name, &st) == 0 && st.st_size == (off_t)size, "stat");
     }
-    tell("stat", begun, FILES);
+    tell_of("stat", of, begun);
     begun = now();
     for (int i = 0; i < FILES; i++) {
         snprintf(name, sizeof name, "d/file%d", i);
         snprintf(other, sizeof other, "d/other%d", i);
         must(rename(name, other) == 0, "rename");
     }
-    tell("rename", begun, FILES);
+    tell_of("rename", of, begun);
     begun = now();
     for (int i = 0; i < FILES; i++) {
         snprintf(other, sizeof other, "d/other%d", i);
         must(unlink(other) == 0, "unlink");
     }
-    tell("unlink", begun, FILES);
+    tell_of("unlink", of, begun);
 }
 
 int main(int count, char **words)
@@ -217,7 +226,8 @@ int main(int count, char **words)
     close(fd);
     unlink("file");
     must(mkdir("d", 0755) == 0, "mkdir");
-    names();
+    names(memory, 0, "");
+    names(memory, 4 << 10, "_of_4KiB");
     rmdir("d");
     free(memory);
     return 0;

@@ -1,7 +1,7 @@
 //! Times a store's calls by its API: `calls STORE`, with `--zero-copy` those that have views and windows. Prints a name and nanoseconds per call, line by line, for the same work in the same
 //! order as `bench/programs/mounted.c` does it by system calls; `bench/programs/mounted-store.sh` sets the two side by side.
 //!
-//! `calls STORE --figures` is by itself: what FLAC's slides show of I/O size, of alignment, and of the share of a buffer that is rewritten.
+//! `calls STORE --parts` is by itself: what of a window and of a view takes how long.
 //!
 //! `calls STORE --flush-intervals [SECONDS]` is by itself, too: what the flusher costs those who write, by how often it comes.
 //!
@@ -35,7 +35,7 @@ type Done<T = ()> = Result<T, Box<dyn Error>>;
 fn main() -> Done {
     let path = std::env::args_os()
         .nth(1)
-        .ok_or("calls STORE [--zero-copy | --figures | --parts | --flush-intervals [SECONDS]]")?;
+        .ok_or("calls STORE [--zero-copy | --parts | --flush-intervals [SECONDS]]")?;
     let how = std::env::args().nth(2).unwrap_or_default();
     if how == "--flush-intervals" {
         let seconds = std::env::args().nth(3).map_or(Ok(3), |word| word.parse())?;
@@ -50,13 +50,13 @@ fn main() -> Done {
     store.sync()?;
     match how.as_str() {
         "--zero-copy" => zero_copy(&store, file)?,
-        "--figures" => figures(&store, file)?,
         "--parts" => parts(&store, file)?,
         _ => bytes(&store, file, &mut memory)?,
     }
     store.unlink(ROOT, b"file")?;
     if how.is_empty() {
-        names(&store)?;
+        names(&store, &[], "")?;
+        names(&store, &memory[..4 << 10], "_of_4KiB")?;
     }
     store.close()?;
     Ok(())
@@ -289,76 +289,6 @@ fn parts(store: &Store, file: u64) -> Done {
     Ok(())
 }
 
-/// The slides' figures but for the one of a DRAM budget, which there is none of: µs a MiB where sizes differ, µs a call where a share does.
-fn figures(store: &Store, file: u64) -> Done {
-    go_round(store, file)?;
-    let mut memory = vec![1; 16 << 20];
-    for shift in [0, 100] {
-        for size in (12..=24).step_by(2).map(|power| 1usize << power) {
-            let calls = BYTES / size - 1;
-            let name = |what: &str| format!("{what}_{}KiB_off_{shift}", size >> 10);
-            let at = |number: usize| number * size + shift;
-            time(&name("window"), calls, |number| {
-                write_window(store, file, at(number), size, |window| {
-                    window.fill(number as u8)
-                })
-            })?;
-            time(&name("write"), calls, |number| {
-                memory[..size].fill(number as u8);
-                whole(store.write(file, at(number) as u64, &memory[..size])?, size)
-            })?;
-            time(&name("view"), calls, |number| {
-                let view = store.view(file, at(number) as u64, size)?;
-                view.parts()
-                    .for_each(|part| _ = std::hint::black_box(sum(part)));
-                whole(view.len(), size)
-            })?;
-            time(&name("read"), calls, |number| {
-                whole(
-                    store.read(file, at(number) as u64, &mut memory[..size])?,
-                    size,
-                )?;
-                std::hint::black_box(sum(&memory[..size]));
-                Ok(())
-            })?;
-        }
-    }
-    rewritten(store, file, &mut memory[..PIECE])
-}
-
-/// A buffer of 2 MiB, of which a share is made anew before it is saved again, elsewhere in the file.
-fn rewritten(store: &Store, file: u64, memory: &mut [u8]) -> Done {
-    let calls = BYTES / PIECE - 1;
-    for percent in [0, 25, 50, 100] {
-        let share = PIECE / 100 * percent;
-        let name = |what: &str| format!("rewritten_{percent}_{what}");
-        time(&name("bfault"), calls, |number| {
-            let before = store.view(file, (number * PIECE) as u64, PIECE)?;
-            write_window(store, file, (number + 1) * PIECE, PIECE, |window| {
-                let mut rest = &mut window[..];
-                for part in before.parts() {
-                    let len = part.len().min(rest.len());
-                    rest[..len].copy_from_slice(&part[..len]);
-                    rest = &mut rest[len..];
-                }
-                let share = share.min(window.len());
-                window[..share].fill(number as u8);
-            })
-        })?;
-        time(&name("detach"), calls, |number| {
-            write_window(store, file, (number + 1) * PIECE, PIECE, |window| {
-                window.fill(number as u8)
-            })
-        })?;
-        time(&name("write"), calls, |number| {
-            memory[..share].fill(number as u8);
-            let at = ((number + 1) * PIECE) as u64;
-            whole(store.write(file, at, memory)?, PIECE)
-        })?;
-    }
-    Ok(())
-}
-
 /// Writes by as many windows as it takes; usually one.
 fn write_window(
     store: &Store,
@@ -394,24 +324,30 @@ fn whole(done: usize, asked: usize) -> Done {
     }
 }
 
-fn names(store: &Store) -> Done {
+/// Files of so many bytes; `of` ends the names of their rows.
+fn names(store: &Store, bytes: &[u8], of: &str) -> Done {
     let directory = store.mkdir(ROOT, b"d", by(0o755))?.inode;
     let name = |number: usize| format!("file{number}").into_bytes();
     let other = |number: usize| format!("other{number}").into_bytes();
     let files = FILES as usize;
-    time("create", files, |number| {
-        store.create(directory, &name(number), by(0o644))?;
-        Ok(())
+    time(&format!("create{of}"), files, |number| {
+        let made = store.create(directory, &name(number), by(0o644))?.inode;
+        match bytes {
+            [] => Ok(()),
+            bytes => whole(store.write(made, 0, bytes)?, bytes.len()),
+        }
     })?;
-    time("stat", files, |number| {
-        store.lookup(directory, &name(number))?;
-        Ok(())
+    time(&format!("stat{of}"), files, |number| {
+        whole(
+            store.lookup(directory, &name(number))?.size as usize,
+            bytes.len(),
+        )
     })?;
-    time("rename", files, |number| {
+    time(&format!("rename{of}"), files, |number| {
         let (from, to) = (name(number), other(number));
         Ok(store.rename(directory, &from, directory, &to, OnExisting::Replace)?)
     })?;
-    time("unlink", files, |number| {
+    time(&format!("unlink{of}"), files, |number| {
         Ok(store.unlink(directory, &other(number))?)
     })?;
     Ok(store.rmdir(ROOT, b"d")?)
