@@ -12,10 +12,10 @@ use std::sync::Arc;
 use forebay_model::fresh_seed;
 
 use super::drive::{
-    Outcome, Pair, content, faults, new_store, open, operations, small_store, tree,
+    Outcome, Pair, content, faults, new_store, new_store_over, open, operations, small_store, tree,
 };
 use super::model::{Model, Op, Tree};
-use super::sim::{Call, Course, Event, Image, Random, Simulated};
+use super::sim::{Call, Course, Event, Explored, Image, Random, Simulated};
 use crate::errno::OpenError;
 use crate::medium::{Durability, For, Medium};
 use crate::store::make;
@@ -125,19 +125,29 @@ pub fn record(
     }
 }
 
-/// Opens everything that memory may hold between any two fences, up to `limit` states each; answers how many
+/// Opens everything that memory may hold between any two fences, or a sample where that is more than `limit` states; answers how many
 /// there were, and the first that is wrong.
-fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<String>) {
+fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (Explored, Option<String>) {
+    explore_from(recorded, 0, limit, seed)
+}
+
+/// The same of the moments when more than so many operations have been called.
+fn explore_from(
+    recorded: &Recorded,
+    first: usize,
+    limit: usize,
+    seed: u64,
+) -> (Explored, Option<String>) {
     let Image { bytes, gap } = recorded.start.clone();
     let mut course = Course::new(bytes, recorded.durability);
     let mut random = Random::new(seed);
     let (mut called, mut durable) = (0, 0);
-    let (mut states, mut wrong) = (0, None);
+    let (mut explored, mut wrong) = (Explored::default(), None);
     for (number, event) in recorded.events.iter().enumerate() {
         let last = number + 1 == recorded.events.len();
-        if matches!(event, Event::Fence { .. } | Event::Sync) || last {
-            course.states(limit, &mut random, |bytes| {
-                states += 1;
+        let is_moment = matches!(event, Event::Fence { .. } | Event::Sync) || last;
+        if is_moment && called >= first {
+            explored += course.states(limit, &mut random, |bytes| {
                 if wrong.is_none() {
                     let gap = gap.clone();
                     wrong = judge(Image { bytes, gap }, |tree| {
@@ -161,7 +171,7 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<Strin
             (called, durable) = (*now, *promised);
         }
     }
-    (states, wrong)
+    (explored, wrong)
 }
 
 /// What is wrong with the store in these bytes, if anything.
@@ -193,14 +203,15 @@ pub fn must_hold(
     ops: &[Op],
     limit: usize,
     seed: u64,
-) -> usize {
+) -> Explored {
     let recorded = record(start, durability, None, ops);
-    let (states, wrong) = explore(&recorded, limit, seed);
+    let (explored, wrong) = explore(&recorded, limit, seed);
     assert_eq!(wrong, None, "seed {seed}, {durability:?}");
-    states
+    println!("{durability:?}: {explored:?}");
+    explored
 }
 
-/// Few enough stores that all states between two fences are enumerated for most of them.
+/// A file is made, written to, renamed and removed.
 fn short_workload() -> Vec<Op> {
     vec![
         Op::Create { dir: 0, name: 0 },
@@ -236,10 +247,66 @@ fn short_workload() -> Vec<Op> {
 }
 
 #[test]
-fn a_short_workload_recovers_from_every_state() {
+fn a_short_workload_recovers_from_many_states() {
     for durability in [Durability::Dax, Durability::Fdatasync] {
-        let states = must_hold(small_store(), durability, &short_workload(), 1024, 1);
-        assert!(states > 1000, "{states} states");
+        let explored = must_hold(small_store(), durability, &short_workload(), 1024, 1);
+        assert!(explored.states > 1000, "{explored:?}");
+    }
+}
+
+/// What comes before those changes that are explored whole: a file.
+fn before_small_changes() -> Vec<Op> {
+    vec![Op::Create { dir: 0, name: 0 }, Op::Reopen]
+}
+
+/// Changes of a few words, alone and two in one batch; the log begins anew between them.
+fn small_changes() -> Vec<Op> {
+    let mode = |mode| Op::Chmod { file: 0, mode };
+    let owner = |uid| Op::Chown {
+        file: 0,
+        uid,
+        gid: 7,
+    };
+    vec![
+        mode(0o600),
+        Op::Sync,
+        mode(0o640),
+        owner(5),
+        Op::Sync,
+        Op::Reopen,
+        owner(6),
+        Op::Sync,
+        mode(0o600),
+        Op::Reopen,
+    ]
+}
+
+/// Enough for each moment of these changes.
+const ALL: usize = 1 << 16;
+
+#[test]
+fn small_changes_recover_from_every_state() {
+    // Words that are zeros there already are in fewer states.
+    let options = CreateOptions {
+        inodes: Some(60),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    };
+    let start = new_store_over(0, 100, &options);
+    let before = before_small_changes();
+    let ops: Vec<Op> = before.iter().cloned().chain(small_changes()).collect();
+    // Sectors are fewer than lines, and change as a whole.
+    for (durability, least) in [(Durability::Dax, 5000), (Durability::Fdatasync, 20)] {
+        let explored = |omitted| {
+            let recorded = record(start.clone(), durability, omitted, &ops);
+            explore_from(&recorded, before.len() + 1, ALL, 1)
+        };
+        let (all, wrong) = explored(None);
+        assert_eq!(wrong, None, "{durability:?}");
+        assert!(all.sampled == 0 && all.states > least, "{all:?}");
+        println!("{durability:?}: {all:?}");
+        let (_, wrong) = explored(Some((Call::Sync, For::Log)));
+        assert!(wrong.is_some(), "{durability:?}: what is left out is found");
     }
 }
 

@@ -38,12 +38,16 @@ pub fn quiet() -> OpenOptions {
     }
 }
 
-/// Bytes of a new store.
-pub fn new_store(blocks: usize, options: &CreateOptions) -> Vec<u8> {
-    let medium = Simulated::new(vec![0xa5; blocks * 4096], Durability::Dax);
+/// Bytes of a new store, made where nothing but this byte was.
+pub fn new_store_over(byte: u8, blocks: usize, options: &CreateOptions) -> Vec<u8> {
+    let medium = Simulated::new(vec![byte; blocks * 4096], Durability::Dax);
     let done = make(Arc::clone(&medium) as Arc<dyn Medium>, options);
     assert!(done.is_ok(), "{done:?}");
     medium.bytes()
+}
+
+pub fn new_store(blocks: usize, options: &CreateOptions) -> Vec<u8> {
+    new_store_over(0xa5, blocks, options)
 }
 
 /// A small one: 400 KiB, with the smallest log.

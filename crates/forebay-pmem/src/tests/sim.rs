@@ -12,7 +12,7 @@
 //! A call of one kind can be left out: that is the bug which a canary plants.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::errno::Result;
@@ -293,8 +293,10 @@ impl Medium for Simulated {
 struct Line {
     /// The oldest that it may be.
     base: Vec<u8>,
-    /// Each later one, as a change of the one before: where, and the bytes.
+    /// Each later one, as a change of the one before: where, and the bytes. A store of what is there already makes none.
     changes: Vec<(usize, Vec<u8>)>,
+    /// What the last change has left.
+    last: Vec<u8>,
     /// Changes that are on their way by the committer, by writers of data, and by who has committed before.
     flushed: [usize; 3],
 }
@@ -391,10 +393,14 @@ impl Course {
             let line = self.lines.entry(start).or_insert_with(|| Line {
                 base: base.to_vec(),
                 changes: Vec::new(),
+                last: base.to_vec(),
                 flushed: [0; 3],
             });
-            line.changes
-                .push((place - start, bytes[from..from + until].to_vec()));
+            let (new, at) = (&bytes[from..from + until], place - start);
+            if line.last[at..at + until] != *new {
+                line.last[at..at + until].copy_from_slice(new);
+                line.changes.push((at, new.to_vec()));
+            }
             if let Some(purpose) = streamed {
                 line.flushed[whose(purpose)] = line.changes.len();
             }
@@ -421,9 +427,14 @@ impl Course {
         self.lines.retain(|_, line| !line.changes.is_empty());
     }
 
-    /// What memory may hold now: all of it if there are at most `limit`, else as many by chance and the
+    /// What memory may hold now: all of it if that is at most `limit` states, else as many by chance and the
     /// extremes of each line. Each goes to `see`.
-    pub fn states(&self, limit: usize, random: &mut Random, mut see: impl FnMut(Vec<u8>)) {
+    pub fn states(
+        &self,
+        limit: usize,
+        random: &mut Random,
+        mut see: impl FnMut(Vec<u8>),
+    ) -> Explored {
         let lines: Vec<(usize, &Line)> = self
             .lines
             .iter()
@@ -433,53 +444,87 @@ impl Course {
             .iter()
             .map(|(_, line)| line.changes.len() + 1)
             .collect();
-        let mut image = |choice: &[usize]| {
+        let all = counts
+            .iter()
+            .try_fold(1usize, |all, count| all.checked_mul(*count));
+        let is_whole = all.is_some_and(|all| all <= limit);
+        let mut states = 0;
+        let image = |choice: &[usize]| {
             let mut bytes = self.certain.clone();
             for ((start, line), version) in lines.iter().zip(choice) {
                 let version = line.version(*version);
                 bytes[*start..*start + version.len()].copy_from_slice(&version);
             }
+            states += 1;
             see(bytes);
         };
-        let all = counts
-            .iter()
-            .try_fold(1usize, |all, count| all.checked_mul(*count));
-        if all.is_some_and(|all| all <= limit) {
-            let mut choice = vec![0; counts.len()];
-            loop {
-                image(&choice);
-                let Some(next) = (0..counts.len()).find(|line| choice[*line] + 1 < counts[*line])
-                else {
-                    return;
-                };
-                choice[next] += 1;
-                choice[..next].fill(0);
-            }
+        if is_whole {
+            enumerate(&counts, image);
+        } else {
+            sample(&counts, limit, random, image);
         }
-        let full: Vec<usize> = counts.iter().map(|count| count - 1).collect();
-        image(&vec![0; counts.len()]);
-        image(&full);
-        for turn in 0..limit / 2 {
-            let line = random.below(counts.len());
-            let mut choice = if turn % 2 == 0 {
-                full.clone()
-            } else {
-                vec![0; counts.len()]
-            };
-            choice[line] = if turn % 2 == 0 {
-                random.below(counts[line])
-            } else {
-                full[line]
-            };
-            image(&choice);
-            let share = random.below(5);
-            let chosen = counts.iter().map(|count| match random.below(4) {
-                part if part < share => count - 1,
-                3 => random.below(*count),
-                _ => 0,
-            });
-            image(&chosen.collect::<Vec<_>>());
+        Explored {
+            states,
+            whole: usize::from(is_whole),
+            sampled: usize::from(!is_whole),
         }
+    }
+}
+
+/// How many states were seen, and of how many moments: of some all that memory may hold, of others a sample.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Explored {
+    pub states: usize,
+    pub whole: usize,
+    pub sampled: usize,
+}
+
+impl AddAssign for Explored {
+    fn add_assign(&mut self, other: Self) {
+        self.states += other.states;
+        self.whole += other.whole;
+        self.sampled += other.sampled;
+    }
+}
+
+/// Each choice of a version for each line, of so many.
+fn enumerate(counts: &[usize], mut image: impl FnMut(&[usize])) {
+    let mut choice = vec![0; counts.len()];
+    loop {
+        image(&choice);
+        let Some(next) = (0..counts.len()).find(|line| choice[*line] + 1 < counts[*line]) else {
+            return;
+        };
+        choice[next] += 1;
+        choice[..next].fill(0);
+    }
+}
+
+/// Choices by chance, and the extremes of each line.
+fn sample(counts: &[usize], limit: usize, random: &mut Random, mut image: impl FnMut(&[usize])) {
+    let full: Vec<usize> = counts.iter().map(|count| count - 1).collect();
+    image(&vec![0; counts.len()]);
+    image(&full);
+    for turn in 0..limit / 2 {
+        let line = random.below(counts.len());
+        let mut choice = if turn % 2 == 0 {
+            full.clone()
+        } else {
+            vec![0; counts.len()]
+        };
+        choice[line] = if turn % 2 == 0 {
+            random.below(counts[line])
+        } else {
+            full[line]
+        };
+        image(&choice);
+        let share = random.below(5);
+        let chosen = counts.iter().map(|count| match random.below(4) {
+            part if part < share => count - 1,
+            3 => random.below(*count),
+            _ => 0,
+        });
+        image(&chosen.collect::<Vec<_>>());
     }
 }
 
