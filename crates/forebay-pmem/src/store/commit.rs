@@ -148,4 +148,9 @@ impl super::Store {
         self.inner.commit(true)?;
         Ok(self.statfs())
     }
+
+    /// Whether a crash now would leave no record to recover from.
+    pub(crate) fn is_log_empty(&self) -> bool {
+        self.inner.log().log.is_empty()
+    }
 }
