@@ -53,6 +53,7 @@ nvdimms=6
 # shellcheck disable=SC2034 # install.sh reads it
 needed='
 git     git     a program on mounted stores
+gcc     gcc     one that opens files there
 sqlite3 sqlite3 another one
 '
 . scripts/install.sh 'the emulated machine'
@@ -61,7 +62,7 @@ sqlite3 sqlite3 another one
 by_api=(/ext4/api /xfs/api /dev/dax3.0 /plain/api /dev/pmem5)
 by_mount=(/ext4/mounted /xfs/mounted /dev/dax2.0 /plain/mounted)
 # Of these, where fsx and other programs run before anything is cut.
-by_programs=(/ext4/mounted /dev/dax2.0)
+by_programs=(/ext4/mounted /xfs/mounted /dev/dax2.0)
 # Each start has another CPU, and so each of the ways to write a line back.
 cpus=(max max,-clwb max,-clwb,-clflushopt)
 ways=(clwb clflushopt clflush)
@@ -94,6 +95,9 @@ vm_program "$tests" pmem-tests
 for program in git sqlite3; do vm_program "$(command -v $program)"; done
 # By a name that is none of the shell's own.
 vm_program "$(command -v tar)" gnutar
+gcc -O2 -o "$vm/open-files" tests/lib/open-files.c
+vm_program "$vm/open-files"
+rm "$vm/open-files"
 # A clone calls it by this name.
 ln -sf git "$vm/root/bin/git-upload-pack"
 if [[ -x $target/tools/bin/fsx ]]; then vm_program "$target/tools/bin/fsx"; fi
@@ -130,6 +134,7 @@ for ((number = 0; number < cuts; number++)); do
     if ((number > 0)); then judge "$number"; fi
     expect "boot $number: stores are there to be worked on" vm_until_heard "$number" 'WORKING' "$limit"
     if ((number == 0)); then
+        tr -d '\r' <"$vm/boot-0" | grep '^TOOK' || :
         for place in ext4 xfs; do
             expect "the tests on files pass on $place with DAX" vm_heard 0 "TESTED $place 0"
         done
@@ -141,6 +146,7 @@ for ((number = 0; number < cuts; number++)); do
                     expect "fsx finds what it has written on $path, mounted, seed $seed" vm_heard 0 "FSX $path $seed 0"
                 fi
             done
+            expect "$path, mounted, is full and crowded, and its process killed" vm_heard 0 "CROWDED $path 0"
             expect "tar, git and sqlite end well on $path, mounted" vm_heard 0 "PROGRAMS $path 0"
             expect "they find what they have left on $path" vm_heard 0 "LEFT BY PROGRAMS $path 0"
         done

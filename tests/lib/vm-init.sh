@@ -43,6 +43,13 @@ find_mounted() {
     leave "$store"
 }
 
+# took COMMAND...: does it, and says how long that took.
+took() {
+    begun=$(date +%s)
+    "$@"
+    echo "TOOK $(($(date +%s) - begun)) s: $*"
+}
+
 # leave STORE: unmounts it, at $place. Its process has the store until it has written everything.
 leave() {
     forebay umount "$place"
@@ -138,6 +145,50 @@ judge_programs() {
     leave "$1"
 }
 
+# What crowds a mounted store: it is full, a directory has thousands of names, a thousand files are open. Then its process is killed, and what was synced is there.
+crowd() {
+    serve "$1"
+    (
+        set -e
+        mkdir "$place/crowd"
+        cd "$place/crowd"
+        if dd if=/dev/zero of=filling bs=1M 2>/tmp/full; then exit 1; fi
+        grep 'No space left' /tmp/full
+        # What is there is written over, and room comes with what goes.
+        seq 20000 | dd of=filling conv=notrunc 2>/dev/null
+        seq 20000 | cmp -n "$(seq 20000 | wc -c)" - filling
+        rm filling
+        seq 20000 >after
+        mkdir names
+        number=0
+        while [ $number -lt 2000 ]; do
+            : >names/$number
+            number=$((number + 1))
+        done
+        [ "$(ls names | wc -l)" = 2000 ]
+        open-files 1000
+        fsync .
+    ) >/tmp/crowded 2>&1
+    status=$?
+    killed='no process is there to be killed'
+    for process in /proc/[0-9]*; do
+        case $(tr '\0' ' ' <"$process/cmdline" 2>/dev/null) in
+        *" --background "*" $1 "*) kill -9 "${process#/proc/}" && killed=0 ;;
+        esac
+    done
+    [ "$killed" = 0 ] || status=$killed
+    leave "$1"
+    serve "$1"
+    if [ "$status" = 0 ]; then
+        [ "$(ls "$place/crowd/names" | wc -l)" = 2000 ] && seq 20000 | cmp - "$place/crowd/after" || status="$? after its process was killed"
+    else
+        tail -n 30 /tmp/crowded
+    fi
+    rm -rf "$place/crowd"
+    leave "$1"
+    echo "CROWDED $1 $status"
+}
+
 # Calls on all mounted stores, in turn: a file, synced; then its number in a file that takes the place of another, synced too.
 call() {
     for store in $mounted; do mkdir -p "/mnt$(dirname "$store")/$(basename "$store" | tr -d .)/calls"; done
@@ -179,9 +230,10 @@ if [ "$boot" = 0 ]; then
     forebay pmem create --size 64MiB /xfs/mounted
     forebay pmem create --size 64MiB /plain/mounted
     forebay pmem create /dev/dax2.0
-    for store in /ext4/mounted /dev/dax2.0; do explore $store; done
-    for store in /ext4/mounted /dev/dax2.0; do
-        work_with_programs $store
+    for store in /ext4/mounted /xfs/mounted /dev/dax2.0; do
+        took explore $store
+        took crowd $store
+        took work_with_programs $store
         judge_programs $store
     done
 fi
