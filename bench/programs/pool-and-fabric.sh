@@ -23,9 +23,11 @@ away() {
 }
 trap away EXIT
 port=$((20000 + $$ % 10000))
-# one PROVIDER KIND SIZE TIMES: microseconds of a message, one way.
+! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "another program listens at port $port: run this again" && exit 1; }
+# one PROVIDER KIND SIZE TIMES: microseconds of a message, one way, in $took.
 one() {
-    local took='' try
+    local try
+    took=
     for try in 1 2 3 4 5; do
         timeout 310 fi_pingpong -p "$1" -e "$2" -B "$port" -I "$4" -S "$3" >"$scratch/server" 2>&1 &
         server=$!
@@ -39,7 +41,6 @@ one() {
         [[ -z $took ]] || break
     done
     [[ -n $took ]] || { cat "$scratch/server" "$scratch/client" >&2 && return 1; }
-    echo "$took"
 }
 uptime
 # The first round warms, and does not count.
@@ -47,13 +48,14 @@ for ((round = 0; round <= rounds; round++)); do
     for provider in 'tcp msg' 'tcp rdm' 'shm rdm'; do
         for size in "64 $messages" "4096 $messages" "1048576 $((messages / 16))"; do
             # shellcheck disable=SC2086 # words
-            took=$(one $provider $size)
+            one $provider $size
             printf '%s|%s|%s|%s\n' "$round" "libfabric, ${provider/ /, }" "${size% *}" "$took" >>"$scratch/messages"
         done
     done
     "$paths" alone | sed -n "s/^| \([14] .*\) | \([0-9.]*\) | \([0-9.]*\) |$/$round|\1|\2/p" >>"$scratch/requests"
 done
 uptime
+[[ -s $scratch/requests ]] || { echo 'the example `paths` has said nothing that is known here' && exit 1; }
 python3 -B - "$scratch" <<'PROGRAM'
 import collections, statistics, sys
 messages, rows = collections.defaultdict(dict), collections.defaultdict(list)

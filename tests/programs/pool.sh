@@ -62,7 +62,7 @@ each_by_fsx() {
 by_turns() {
     local file=turns$1 link=$scratch/link$1 turns status
     sed 's/^close_open = 1$/close_open = 20/' "$scratch/fsx.toml" >"$scratch/fsx-turns.toml" && ln -s "${mounts[0]}/$file" "$link" || return 1
-    (while :; do
+    (while [[ ! -e $scratch/end ]]; do
         for host in "${!ways[@]}"; do
             ln -sfn "${mounts[host]}/$file" "$link-next" && mv -T "$link-next" "$link" && sleep 0.01 || exit
         done

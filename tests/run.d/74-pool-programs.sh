@@ -26,6 +26,7 @@ export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch/state HOME=$scratch GIT_
 ways=(local remote ratio:50 seed)
 started=()
 clean() {
+    touch "$scratch/end"
     for host in "${!ways[@]}"; do "$forebay" umount --lazy "$scratch/host$host/mount" 2>/dev/null; done
     ((${#started[@]} == 0)) || kill -KILL "${started[@]}" 2>/dev/null
     # Mounts wait for servers that are gone.

@@ -34,9 +34,9 @@ address=127.$((64 + $$ / 65536 % 64)).$(($$ / 256 % 256)).$(($$ % 256))
 clean() {
     local host
     touch "$scratch/end"
-    [[ -z ${troubles:-} ]] || wait "$troubles"
+    [[ -z ${troubles:-} ]] || { kill "$troubles" && wait "$troubles"; } 2>/dev/null
     for host in "${!ways[@]}"; do "$forebay" umount --lazy "$scratch/host$host/mount" 2>/dev/null; done
-    for number in 1 2 3; do kill -KILL "$(cat "$scratch/server$number" 2>/dev/null)" 2>/dev/null; done
+    pkill -KILL -f -- "forebay serve .*$scratch/" 2>/dev/null
     # Mounts wait for servers that are gone.
     pkill -KILL -f -- "forebay mount .*$scratch/" 2>/dev/null
     [[ -z ${etcd:-} ]] || kill "$etcd" 2>/dev/null
@@ -105,7 +105,7 @@ done
 # One server after the other has trouble, until the end.
 trouble() {
     RANDOM=$SOAK_SEED
-    local number pid signal pause
+    local number pid signal pause try
     while [[ ! -e $scratch/end ]]; do
         # Programs get somewhere in between.
         sleep $((RANDOM % 30))
@@ -113,8 +113,14 @@ trouble() {
         number=$((1 + RANDOM % 3)) signal=KILL pause=$((RANDOM % (2 * term)))
         ((RANDOM % 3 > 0)) || signal=TERM
         pid=$(cat "$scratch/server$number")
+        # Its number may be another process's by now.
+        grep -qzF "$scratch/" "/proc/$pid/cmdline" || { echo "server $number has ended by itself" && return; }
         kill -$signal "$pid"
-        while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+        for ((try = 0; try < 6 * term / 100; try++)); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.1
+        done
+        ! kill -0 "$pid" 2>/dev/null || { echo "server $number does not end by SIG$signal" && kill -KILL "$pid" && return; }
         printf '%(%T)T server %d: SIG%s, back in %d ms\n' -1 "$number" $signal $pause >>"$scratch/troubles"
         sleep $((pause / 1000)).$(printf '%03d' $((pause % 1000)))
         begin "$number"
@@ -177,12 +183,12 @@ works=(tar)
 ! has git git || works+=(git)
 ! has RocksDB db_bench || works+=(rocks)
 began=$SECONDS round=0 RANDOM=$SOAK_SEED
-while ((SECONDS - began < 60 * minutes)); do
+while ((SECONDS - began < 60 * minutes)) && [[ ! -s $scratch/unsettled ]]; do
     round=$((round + 1)) mounts=()
     for host in "${!ways[@]}"; do mounts+=("$scratch/host$host/mount/round$round"); done
     expect "round $round: its folder is made" mkdir "${mounts[0]}"
-    for name in $(shuf -e "${works[@]}" --random-source=<(yes "$SOAK_SEED $round")); do
-        ((SECONDS - began < 60 * minutes)) || break
+    for name in $(for name in "${works[@]}"; do echo "$RANDOM $name"; done | sort -n | cut -d ' ' -f 2); do
+        ((SECONDS - began < 60 * minutes)) && [[ ! -s $scratch/unsettled ]] || break
         before=$failed
         expect "round $round: $name, at $(date +%T)" work "$name"
         ((failed == before)) || { date +%T && tail -n 5 "$scratch/troubles"; }
@@ -195,11 +201,15 @@ wait "$troubles"
 expect 'the pool settled after each trouble' test ! -s "$scratch/unsettled"
 cat "$scratch/unsettled"
 troubles=
+rm "$scratch/end"
+expect 'all servers serve at the end' settled
+expect 'no server panicked' test -z "$(grep -h panicked "$scratch"/said?)"
 expect 'servers had troubles' test -s "$scratch/troubles"
 wait "$notes" && passed=$((passed + 1)) || { failed=$((failed + 1)) && echo 'FAIL  a host reads what another one has synced'; }
 cat "$scratch/noted"
 for host in "${!ways[@]}"; do
     expect "${ways[host]}: it is unmounted" "$forebay" umount "$scratch/host$host/mount"
 done
+((failed == 0)) || tail -n 20 "$scratch"/said?
 printf '%d rounds, %d troubles\n%d passed, %d failed, %d skipped\n' "$round" "$(wc -l <"$scratch/troubles")" "$passed" "$failed" "$skipped"
 ((failed == 0))
