@@ -170,7 +170,8 @@ pub struct Daemon {
 /// Lends memory to a pool, as one of its servers.
 ///
 /// The file lists the servers, and the pool begins when all of them serve. The first one rules: it keeps the register of members, and with it the pool
-/// ends. With the table `etcd` any of them rules, as they elect it there, and the pool outlives each of them. Servers hand on their blocks at
+/// ends. With the table `etcd` any of them rules, as they elect it there, and the pool outlives each of them. A server whose address no other file
+/// has is added to a pool that has begun. Servers hand on their blocks at
 /// SIGTERM, and then go; a second signal ends them at once. Addresses of other hosts need the table `tls`: without it
 /// nobody proves who he is, and only loopback addresses are taken. Blocks outlive their servers if the file names a home, a directory that all
 /// servers see.

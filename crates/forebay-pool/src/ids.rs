@@ -6,6 +6,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Server(pub u32);
 
+/// A pool has so many places for servers.
+pub const PLACES: usize = 256;
+
+impl Server {
+    /// Its place in the pool's list: numbers go round in it. Nobody's number is 0.
+    pub fn place(self) -> Option<u8> {
+        let before = self.0.checked_sub(1)?;
+        Some((before % PLACES as u32) as u8)
+    }
+}
+
 /// One life of a client: its number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Client(pub u32);

@@ -8,7 +8,7 @@
 //! message    what they tell one another             wire      how that looks between hosts
 //! net        all of it over TCP                          files     files by their names, for programs
 //! locks      who holds which blocks, who waits      placement  which server has what
-//! rope       bytes in pieces
+//! rope       bytes in pieces                        list       where servers are
 //! ```
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod client;
 pub mod files;
 pub mod home;
 pub mod ids;
+pub mod list;
 pub mod locks;
 pub mod message;
 mod mistakes;

@@ -4,6 +4,9 @@
 //! lost. Both learn of a new connection, and nothing that was sent before arrives after that. Their form on a
 //! wire is in `wire`: the order of variants and fields here is a part of it.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +50,9 @@ pub struct Loss {
     /// Those of them that died.
     pub dead: Vec<Server>,
 }
+
+/// Where servers listen, by their places in the pool's list.
+pub type Addresses = BTreeMap<u8, SocketAddr>;
 
 /// A block's name.
 pub type Place = (File, u64);
@@ -289,6 +295,11 @@ pub enum Message {
     Full {
         /// Whether it is.
         is_full: bool,
+    },
+    /// From a server to clients: all servers that it knows of. A place never gets another address.
+    Servers {
+        /// Their addresses.
+        addresses: Addresses,
     },
 }
 

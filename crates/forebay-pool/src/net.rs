@@ -9,8 +9,8 @@
 //! modes     which way each request of a client goes   clock     it goes on while the host sleeps
 //! ```
 //!
-//! The servers are those of a [`Config`]. One of them keeps the register besides: the first, or with `etcd` the one that has been elected. Without
-//! certificates nobody proves who he is, and all addresses must be loopback ones.
+//! The servers are those of a [`Config`], and those that have come since: a [`List`](crate::list::List). One of them keeps the register besides: the
+//! first, or with `etcd` the one that has been elected. Without certificates nobody proves who he is, and all addresses must be loopback ones.
 
 mod clock;
 mod door;
@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::PLACES;
 use crate::random::mix2;
 pub use etcd::Etcd;
 pub use modes::{Counting, Counts, PathPolicy};
@@ -47,7 +48,7 @@ pub use status::Status;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where servers listen. The first keeps the register, if there is no `etcd`.
+    /// Where servers listen when the pool begins. Later ones may come besides. The first keeps the register, if there is no `etcd`.
     pub servers: Vec<SocketAddr>,
     /// Copies of each block.
     #[serde(default = "one")]
@@ -163,12 +164,13 @@ impl Config {
             all.len() == self.servers.len(),
             "servers: one is there twice",
         )?;
+        sense(all.len() <= PLACES, "servers: at most 256")?;
         sense(
             all.iter().all(|server| server.port() != 0),
             "servers: each needs a port",
         )?;
         sense(
-            self.tls.is_some() || all.iter().all(|server| server.ip().is_loopback()),
+            all.iter().all(|server| self.may_be_dialled(*server)),
             "servers: without [tls] only loopback addresses, since nobody proves who he is",
         )?;
         sense(
@@ -196,10 +198,17 @@ impl Config {
         (self.term_ms / 8).min(100)
     }
 
+    /// Without certificates nobody outside this host is spoken to.
+    fn may_be_dialled(&self, server: SocketAddr) -> bool {
+        server.port() != 0 && (self.tls.is_some() || server.ip().is_loopback())
+    }
+
     /// Members of one pool have the same.
     fn mark(&self) -> u64 {
         // Each has a certificate of its own, and may see the home at another path.
         let alike = Config {
+            // It only says whom a member asks first.
+            servers: Vec::new(),
             tls: None,
             path: PathPolicy::default(),
             flush_interval_ms: 0,

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Client, Epoch, Node, Server};
+use crate::list::List;
 use crate::message::{Loss, Message, Outbox, View};
 
 /// What outlives the process that keeps the register: all that its answers rest on.
@@ -21,6 +22,8 @@ pub struct Saved {
     origin: Epoch,
     boots: BTreeMap<Server, u64>,
     boot: u64,
+    /// Where servers may be.
+    pub list: List,
 }
 
 impl Saved {
@@ -83,6 +86,8 @@ pub struct Register {
     boot: u64,
     /// A sync of the home has failed at a server.
     has_failed: bool,
+    /// Where servers may be.
+    pub list: List,
 }
 
 impl Register {
@@ -105,7 +110,13 @@ impl Register {
             boots: BTreeMap::new(),
             boot: 0,
             has_failed: false,
+            list: List::default(),
         }
+    }
+
+    /// A register of a pool whose servers are at these addresses, for now.
+    pub fn of_list(self, list: List) -> Self {
+        Register { list, ..self }
     }
 
     /// A register of a pool that has a home, or none.
@@ -134,6 +145,7 @@ impl Register {
             origin: saved.origin,
             boots: saved.boots,
             boot: saved.boot,
+            list: saved.list,
             floor,
             excused_until: now + self.patience(),
             ..self
@@ -150,6 +162,7 @@ impl Register {
             origin: self.origin,
             boots: self.boots.clone(),
             boot: self.boot,
+            list: self.list.clone(),
         }
     }
 
@@ -158,6 +171,11 @@ impl Register {
         self.view.epoch = origin;
         self.origin = origin;
         self
+    }
+
+    /// Whether the pool has begun.
+    pub fn has_begun(&self) -> bool {
+        self.view.epoch != self.origin
     }
 
     /// How long a member is waited for, in milliseconds.
@@ -339,7 +357,7 @@ impl Register {
             .copied()
             .collect();
         let all = || self.ends.keys().filter_map(server_of);
-        if old.epoch == self.origin && all().count() < self.servers_min {
+        if !self.has_begun() && all().count() < self.servers_min {
             return;
         }
         let epoch = Epoch(old.epoch.max(self.floor.epoch).0 + 1);

@@ -5,9 +5,10 @@
 //! the pool, and he answers at once.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use crate::ids::Node;
-use crate::message::{Message, Outbox};
+use crate::message::{Addresses, Message, Outbox};
 use crate::mistakes::{Mistake, is_made};
 use crate::register::{Register, Saved};
 
@@ -22,10 +23,24 @@ struct Lease {
     /// The last one that was taken to be saved, and the last one that has been.
     taken: u64,
     kept: u64,
+    /// How many addresses of the list have been saved, and the first state that has all of it.
+    listed: usize,
+    grown: u64,
     /// Answers, and the state that they rest on.
     held: VecDeque<(u64, Outbox)>,
     /// The lease was over when it was last looked at.
     is_away: bool,
+}
+
+/// What a server is told that asks for the place of its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// This one.
+    At(u8),
+    /// The pool has not begun, or the list with it has not been saved.
+    Later,
+    /// There is no place left.
+    Never,
 }
 
 /// A ruler.
@@ -55,6 +70,8 @@ impl Ruler {
             change: 0,
             taken: 0,
             kept: 0,
+            listed: register.list.count(),
+            grown: 0,
             held: VecDeque::new(),
             is_away: false,
         };
@@ -68,6 +85,36 @@ impl Ruler {
     /// The register.
     pub fn register(&self) -> &Register {
         &self.register
+    }
+
+    /// The addresses of servers that a later ruler will know as well.
+    pub fn addresses(&self) -> Addresses {
+        let lease = self.lease.as_ref();
+        let known = lease.map_or(usize::MAX, |lease| lease.listed);
+        self.register.list.first(known)
+    }
+
+    /// The place of a server at this address. Where the list lacks it, it grows once the pool has begun.
+    pub fn place(&mut self, address: SocketAddr) -> Placed {
+        let known = self.register.list.place(address);
+        if known.is_none() && !self.register.has_begun() {
+            return Placed::Later;
+        }
+        let Some(place) = self.register.list.take_in(address) else {
+            return Placed::Never;
+        };
+        let Some(lease) = &mut self.lease else {
+            return Placed::At(place);
+        };
+        if known.is_none() {
+            lease.note(&self.register);
+            lease.grown = lease.change;
+        }
+        if usize::from(place) < lease.listed {
+            Placed::At(place)
+        } else {
+            Placed::Later
+        }
     }
 
     /// A message of `from`. One that comes while the lease is over is lost.
@@ -141,6 +188,9 @@ impl Ruler {
     pub fn kept(&mut self, now: u64, change: u64, out: &mut Outbox) {
         if let Some(lease) = &mut self.lease {
             lease.kept = lease.kept.max(change);
+            if lease.kept >= lease.grown {
+                lease.listed = self.register.list.count();
+            }
         }
         self.release(now, out);
     }
@@ -187,7 +237,9 @@ impl Lease {
 mod tests {
     use super::*;
     use crate::ids::{Client, Epoch, Server};
+    use crate::list::List;
     use crate::message::alive;
+    use crate::register::Floor;
 
     const MEMBERS: [Node; 2] = [Node::Server(Server(1)), Node::Client(Client(2))];
 
@@ -264,6 +316,57 @@ mod tests {
         let is_excused = |now: &u64| *now < 2400;
         assert!(now_and_then().take_while(is_excused).all(&mut is_in));
         assert!(!now_and_then().skip_while(is_excused).all(is_in));
+    }
+
+    fn address(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    #[test]
+    fn no_place_is_given_before_the_pool_has_begun_and_the_list_with_it_is_saved() {
+        let list = List::of(&[address(1), address(2)]);
+        let mut ruler = Ruler::under_lease(Register::new(400, 1).of_list(list), 2000);
+        let known = |ruler: &Ruler| ruler.addresses().len();
+        assert_eq!(ruler.place(address(2)), Placed::At(1));
+        assert_eq!(ruler.place(address(3)), Placed::Later);
+        assert!(!ruler.has_unsaved());
+        is_taken(&mut ruler, 0, MEMBERS[0]);
+        let (begun, _) = ruler.unsaved().unwrap();
+        assert_eq!(ruler.place(address(3)), Placed::Later);
+        // What is saved now does not have it.
+        ruler.kept(1, begun, &mut Outbox::new());
+        assert_eq!(ruler.place(address(3)), Placed::Later);
+        assert_eq!(known(&ruler), 2);
+        let (grown, saved) = ruler.unsaved().unwrap();
+        assert_eq!(saved.list.place(address(3)), Some(2));
+        assert_eq!(ruler.place(address(4)), Placed::Later);
+        // Until all is saved that it has, it tells nobody of any of it.
+        ruler.kept(2, grown, &mut Outbox::new());
+        assert_eq!(known(&ruler), 2);
+        let (grown, saved) = ruler.unsaved().unwrap();
+        ruler.kept(3, grown, &mut Outbox::new());
+        assert_eq!(ruler.place(address(3)), Placed::At(2));
+        assert_eq!(ruler.place(address(4)), Placed::At(3));
+        assert_eq!((known(&ruler), saved.list.count()), (4, 4));
+        // The next one has them where they were.
+        let register = Register::new(400, 4).resume(0, saved, Floor::default());
+        let mut next = Ruler::under_lease(register, 2000);
+        assert_eq!(next.place(address(4)), Placed::At(3));
+    }
+
+    #[test]
+    fn without_a_lease_a_place_is_given_at_once_when_the_pool_has_begun() {
+        let list = List::of(&[address(1)]);
+        let mut ruler = Ruler::for_ever(Register::new(400, 1).of_list(list));
+        assert_eq!(ruler.place(address(2)), Placed::Later);
+        assert!(is_taken(&mut ruler, 0, MEMBERS[0]));
+        for place in 1..=u8::MAX {
+            let address = address(u16::from(place) + 1);
+            assert_eq!(ruler.place(address), Placed::At(place));
+        }
+        assert_eq!(ruler.addresses().len(), 256);
+        assert_eq!(ruler.place(address(257)), Placed::Never);
+        assert_eq!(ruler.place(address(9)), Placed::At(8));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::message::{Block, Message, Place};
 use crate::rope::Rope;
 
 /// What a connection begins with; the last two bytes are the version, and go up whenever [`Message`] changes.
-pub const MARK: [u8; 8] = *b"fbpool\x00\x09";
+pub const MARK: [u8; 8] = *b"fbpool\x00\x0a";
 
 /// No frame is longer.
 pub const FRAME_MAX: usize = 64 << 20;

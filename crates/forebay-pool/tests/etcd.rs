@@ -1,6 +1,8 @@
 //! Pools whose ruling server is elected in a real etcd: it dies, all are restarted under load, and etcd goes and comes back.
 
 mod common;
+#[path = "etcd/growing.rs"]
+mod growing;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -152,11 +154,11 @@ impl Etcd {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Who rules, by his place in the list.
-    fn ruler(&self) -> Option<usize> {
+    /// Who rules, by his address.
+    fn ruler(&self) -> Option<SocketAddr> {
         let said = self.ask(&["get", "--print-value-only", "/pool/ruler"]);
-        let place = said.split("\"place\":").nth(1)?;
-        place.split([',', '}']).next()?.parse().ok()
+        let address = said.split("\"address\":\"").nth(1)?;
+        address.split('"').next()?.parse().ok()
     }
 
     fn ask(&self, arguments: &[&str]) -> String {
@@ -180,6 +182,8 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
 /// A pool of processes.
 struct Servers {
     config: Config,
+    /// What each has for a file, and which server of it it is.
+    files: Vec<(Config, usize)>,
     all: Vec<Process>,
     /// A file with what their host says of its boot; else it says the truth.
     boot: Option<PathBuf>,
@@ -210,7 +214,9 @@ impl Servers {
             etcd.endpoint()
         );
         let config = Config::parse(&text).unwrap();
+        let files = (0..count.into()).map(|index| (config.clone(), index));
         let mut servers = Servers {
+            files: files.collect(),
             config,
             all: Vec::new(),
             boot: boot.map(Path::to_owned),
@@ -222,7 +228,33 @@ impl Servers {
         servers
     }
 
+    /// One more, at an address that only its own file has.
+    fn add(&mut self) -> usize {
+        self.files.push(self.longer_file());
+        self.all.push(self.process(self.files.len() - 1));
+        self.all.len() - 1
+    }
+
+    /// The file of the pool's first servers with one more address.
+    fn longer_file(&self) -> (Config, usize) {
+        let mut file = self.config.clone();
+        file.servers.extend(addresses(1));
+        (file, self.config.servers.len())
+    }
+
+    fn address(&self, index: usize) -> SocketAddr {
+        let (file, own) = &self.files[index];
+        file.servers[*own]
+    }
+
+    /// Who rules, by its index here.
+    fn ruler(&self, etcd: &Etcd) -> Option<usize> {
+        let ruler = etcd.ruler()?;
+        (0..self.all.len()).find(|index| self.address(*index) == ruler)
+    }
+
     fn process(&self, index: usize) -> Process {
+        let (file, place) = &self.files[index];
         let own = std::env::current_exe().unwrap();
         let mut command = match &self.boot {
             Some(boot) => by_boot(boot, &own),
@@ -230,8 +262,8 @@ impl Servers {
         };
         let child = command
             .args(["--exact", "role", "--nocapture"])
-            .env(ROLE, index.to_string())
-            .env(CONFIG, toml::to_string(&self.config).unwrap())
+            .env(ROLE, place.to_string())
+            .env(CONFIG, toml::to_string(file).unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn();
@@ -246,10 +278,15 @@ impl Servers {
         Pool::join(&self.config, PATIENCE).unwrap()
     }
 
+    /// The place of a server that lives.
+    fn place(&self, index: usize, etcd: &Etcd) -> Option<u32> {
+        self.number(index, etcd).map(|number| (number - 1) % 256)
+    }
+
     /// The number of a server that lives, by what etcd has.
     fn number(&self, index: usize, etcd: &Etcd) -> Option<u32> {
         let said = etcd.ask(&["get", "--prefix", "/pool/servers/"]);
-        let address = self.config.servers[index].to_string();
+        let address = self.address(index).to_string();
         // A line for each key, and one for its value.
         let mut lines = said.lines();
         while let (Some(key), Some(value)) = (lines.next(), lines.next()) {
@@ -417,11 +454,11 @@ fn the_ruler_dies(home: Option<&Path>) {
     let mut rulers = Vec::new();
     for _ in 0..3 {
         writer.goes_on();
-        let ruler = etcd.ruler().unwrap();
+        let ruler = servers.ruler(&etcd).unwrap();
         servers.all[ruler].kill();
         let begun = Instant::now();
         wait_until("another one rules", || {
-            etcd.ruler().is_some_and(|other| other != ruler)
+            servers.ruler(&etcd).is_some_and(|other| other != ruler)
         });
         let taken = begun.elapsed();
         let resumed = begun.elapsed() + writer.goes_on();
@@ -458,14 +495,14 @@ fn a_server_that_has_just_been_given_a_number_outlives_its_giver() {
         writer.goes_on();
         servers.all[0].kill();
         writer.goes_on();
-        if etcd.ruler().is_some_and(|ruler| ruler != 0) {
+        if servers.ruler(&etcd).is_some_and(|ruler| ruler != 0) {
             break;
         }
         servers.restart(0);
         wait_for_all(&servers, &etcd);
     }
     wait_until("it is gone", || servers.number(0, &etcd).is_none());
-    let ruler = etcd.ruler().unwrap();
+    let ruler = servers.ruler(&etcd).unwrap();
     servers.restart(0);
     wait_until("the first has a number", || {
         servers.number(0, &etcd).is_some()
@@ -590,17 +627,17 @@ fn a_ruler_that_is_stopped_for_a_while_rules_no_more() {
     let mut servers = Servers::begin(&etcd, 3, Some(&home.path().join("home")));
     let writer = Writer::begin(Arc::new(servers.join()));
     writer.goes_on();
-    let ruler = etcd.ruler().unwrap();
+    let ruler = servers.ruler(&etcd).unwrap();
     servers.all[ruler].signal("-STOP");
     wait_until("another one rules", || {
-        etcd.ruler().is_some_and(|other| other != ruler)
+        servers.ruler(&etcd).is_some_and(|other| other != ruler)
     });
     writer.goes_on();
     servers.all[ruler].signal("-CONT");
     let until = Instant::now() + Duration::from_millis(2 * TERM);
     while Instant::now() < until {
         writer.goes_on();
-        assert_ne!(etcd.ruler(), Some(ruler));
+        assert_ne!(servers.ruler(&etcd), Some(ruler));
     }
     // It was given up, or is a member like others.
     servers.all[ruler].kill();
@@ -620,7 +657,7 @@ fn a_client_joins_while_the_first_server_of_the_list_is_silent() {
     // Its host's kernel answers for it.
     servers.all[0].signal("-STOP");
     wait_until("another one rules", || {
-        etcd.ruler().is_some_and(|ruler| ruler != 0)
+        servers.ruler(&etcd).is_some_and(|ruler| ruler != 0)
     });
     // A greeting waits for longer.
     let joined = Pool::join(&servers.config, Duration::from_secs(8));

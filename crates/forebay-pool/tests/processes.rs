@@ -405,6 +405,74 @@ fn servers_that_are_all_told_to_go_end() {
     assert!(dropped >= 40 * UNIT, "{dropped}");
 }
 
+/// Waits until all of these are members, and no others.
+fn are_all(servers: &[&Serving]) {
+    let until = Instant::now() + PATIENCE;
+    let is_in = |server: &&Serving| {
+        let status = server.status();
+        status.is_active && status.servers == servers.len()
+    };
+    while !servers.iter().all(is_in) {
+        assert!(Instant::now() < until, "they are not {}", servers.len());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn servers_that_the_first_ones_file_lacks_come_in_while_the_pool_works() {
+    let config = Config {
+        copies: 1,
+        term_ms: 2000,
+        ..config(2)
+    };
+    let [first, second] = [0, 1].map(|index| Serving::begin(&config, index).unwrap());
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    let file = file_of(pool.run(open("one")));
+    let bytes = |round: u8| vec![round; 100 * UNIT as usize];
+    let is = |pool: &Pool, round| {
+        let seen = pool.run(read(file, 0, 1 << 20, Mode::Remote));
+        assert_eq!(seen, Ok(Answer::Bytes(bytes(round).into())), "{round}");
+    };
+    let writes = |round| {
+        pool.run(write(file, 0, bytes(round), Mode::Local)).unwrap();
+        pool.run(Operation::sync(file)).unwrap();
+        is(&pool, round);
+    };
+    writes(1);
+    // Each has the first one in its file, and itself.
+    let longer = |address| Config {
+        servers: vec![config.servers[0], address],
+        ..config.clone()
+    };
+    let files = addresses(2).into_iter().map(longer);
+    let files: Vec<Config> = files.collect();
+    let begin = |file: &Config| Serving::begin(file, 1).unwrap();
+    let [third, fourth] = [begin(&files[0]), begin(&files[1])];
+    writes(2);
+    are_all(&[&first, &second, &third, &fourth]);
+    for added in [&third, &fourth] {
+        assert!(added.status().blocks > 0, "it has nothing of the file");
+    }
+    writes(3);
+    // What the old one had goes to the new ones as well.
+    second.stop();
+    second.wait().unwrap();
+    writes(4);
+    third.stop();
+    third.wait().unwrap();
+    let third = begin(&files[0]);
+    are_all(&[&first, &third, &fourth]);
+    writes(5);
+    // A client that has other addresses sees the same.
+    let other = Pool::join(&files[1], PATIENCE).unwrap();
+    is(&other, 5);
+    drop((other, pool));
+    for server in [fourth, third, first] {
+        server.stop();
+        server.wait().unwrap();
+    }
+}
+
 #[test]
 fn another_life_of_the_first_server_is_another_pool() {
     let config = config(2);
@@ -436,6 +504,14 @@ fn another_life_of_the_first_server_is_another_pool() {
 fn configurations_that_cannot_work_are_refused() {
     let good = "servers = [\"127.0.0.1:7411\", \"127.0.0.1:7412\"]\n";
     assert_eq!(Config::parse(good).unwrap().copies, 1);
+    let many = |count| {
+        let all: Vec<String> = (1..=count)
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
+        Config::parse(&format!("servers = {all:?}"))
+    };
+    assert!(many(256).is_ok());
+    assert!(many(257).is_err());
     for bad in [
         "",
         "servers = []",

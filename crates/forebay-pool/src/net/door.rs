@@ -1,7 +1,7 @@
 //! A server's door: who dials is greeted there, and let in or not.
 
 use std::collections::VecDeque;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,11 +12,13 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Config;
 use super::link::{self, Dialler, Hello, Welcome};
-use super::numbers::{Given, Numbers};
+use super::numbers::{Given, NO_NUMBER, Numbers};
 use super::process::{Process, locked};
 use super::security::Security;
 use super::stream::Stream;
 use crate::ids::{Node, Server as Id};
+use crate::message::Addresses;
+use crate::ruler::Placed;
 
 /// Greetings under way at once. Whoever comes then takes the place of the one who has been at it for longest: a member is greeted in
 /// milliseconds, and strangers who say nothing keep nobody out.
@@ -68,19 +70,22 @@ impl Greetings {
 }
 
 /// Whether a server is later in the list than this one: no other dials, and above all nobody who says that he is the first.
-fn may_dial(server: Id, me: Id, servers: u32) -> bool {
-    let place = |server: Id| server.0.checked_sub(1).map(|number| number % servers);
-    place(server) > place(me)
+fn may_dial(server: Id, me: Id) -> bool {
+    server.place() > me.place()
+}
+
+fn place_of(node: Node) -> Option<u8> {
+    match node {
+        Node::Server(server) => server.place(),
+        Node::Client(_) | Node::Register => None,
+    }
 }
 
 /// Decides on those who dial.
 pub(super) struct Door {
+    config: Config,
     mark: u64,
-    /// Servers of the list; their numbers go round in it.
-    servers: u32,
     security: Security,
-    /// Whether any server may come to give numbers.
-    has_etcd: bool,
     /// What those who come in meet; nothing while this server has no number.
     inside: Mutex<Option<Arc<Inside>>>,
     numbers: Mutex<Option<Numbers>>,
@@ -96,10 +101,9 @@ impl Door {
     /// A closed one.
     pub fn new(config: &Config, security: Security) -> Door {
         Door {
+            config: config.clone(),
             mark: config.mark(),
-            servers: config.servers.len() as u32,
             security,
-            has_etcd: config.etcd.is_some(),
             inside: Mutex::default(),
             numbers: Mutex::new(None),
         }
@@ -129,8 +133,8 @@ impl Door {
 
     fn admit(&self, hello: Hello, inside: Option<&Inside>, room: u64) -> Welcome {
         // Who is not in himself, perhaps since it is his configuration that is wrong, refuses nobody.
-        let Some(Inside { birth, me, .. }) = inside else {
-            return Welcome::Later;
+        let Some(Inside { birth, me, process }) = inside else {
+            return Welcome::Later(Addresses::new());
         };
         if hello.birth != 0 && hello.birth != *birth {
             return Welcome::Never(link::OTHER_LIFE.to_string());
@@ -141,42 +145,71 @@ impl Door {
                     .to_string(),
             );
         }
+        if let Dialler::NewServer(address) | Dialler::Server(_, address) = hello.dialler
+            && !self.config.may_be_dialled(address)
+        {
+            let why = format!("nobody may dial {address} without [tls]");
+            return Welcome::Never(why);
+        }
         let needed = match hello.dialler {
             Dialler::NewClient => 2,
             Dialler::Client(_) => 1,
-            Dialler::NewServer(_) | Dialler::Server(_) => 0,
+            Dialler::NewServer(_) | Dialler::Server(..) => 0,
         };
         if room < needed {
-            return Welcome::Later;
+            return Welcome::Later(Addresses::new());
         }
-        let nobody = if self.has_etcd {
-            Given::Later
-        } else {
-            Given::Never
-        };
-        let mut numbers = locked(&self.numbers);
-        let given = match (hello.dialler, numbers.as_mut()) {
-            (Dialler::NewClient, Some(numbers)) => numbers.client(),
-            (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
-            (Dialler::NewClient | Dialler::NewServer(_), None) => nobody,
-            (Dialler::Client(client), _) if hello.birth != 0 => Given::Number(Node::Client(client)),
-            (Dialler::Server(server), _) if hello.birth != 0 => {
-                if !may_dial(server, *me, self.servers) {
-                    let why = "only servers that are later in the list dial this one";
-                    return Welcome::Never(why.to_string());
-                }
+        let given = match hello.dialler {
+            Dialler::NewClient => self.number(Numbers::client),
+            Dialler::NewServer(address) => self.number_at(address, process),
+            Dialler::Client(client) if hello.birth != 0 => Given::Number(Node::Client(client)),
+            Dialler::Server(server, _) if hello.birth != 0 && may_dial(server, *me) => {
                 Given::Number(Node::Server(server))
             }
-            _ => Given::Never,
+            Dialler::Server(..) => {
+                Given::Never("only servers that are later in the list dial this one")
+            }
+            Dialler::Client(_) => NO_NUMBER,
         };
+        // After it has been decided: the list has the newcomer's address then, and all of before it.
+        let mut process = locked(process);
         match given {
-            Given::Number(you) => Welcome::In {
-                birth: *birth,
-                you,
-                me: *me,
-            },
-            Given::Later => Welcome::Later,
-            Given::Never => Welcome::Never("there is no number for it here".to_string()),
+            Given::Number(you) => {
+                if let (Dialler::Server(_, address), Some(place)) = (hello.dialler, place_of(you)) {
+                    process.learn(Addresses::from([(place, address)]));
+                }
+                Welcome::In {
+                    birth: *birth,
+                    you,
+                    me: *me,
+                    servers: process.addresses().clone(),
+                }
+            }
+            Given::Later => Welcome::Later(process.addresses().clone()),
+            Given::Never(why) => Welcome::Never(why.to_string()),
+        }
+    }
+
+    fn number(&self, give: impl FnOnce(&mut Numbers) -> Given) -> Given {
+        match (locked(&self.numbers).as_mut(), &self.config.etcd) {
+            (Some(numbers), _) => give(numbers),
+            // Any server may come to give them.
+            (None, Some(_)) => Given::Later,
+            (None, None) => NO_NUMBER,
+        }
+    }
+
+    /// The number of a new server at this address.
+    fn number_at(&self, address: SocketAddr, process: &Mutex<Process>) -> Given {
+        let placed = locked(process).place(address);
+        match placed {
+            Some(Placed::At(place)) => self.number(|numbers| numbers.server(place)),
+            Some(Placed::Never) => {
+                Given::Never("the pool's list has 256 servers, and room for no more")
+            }
+            Some(Placed::Later) => Given::Later,
+            // It does not rule.
+            None => self.number(|_| Given::Later),
         }
     }
 
@@ -189,7 +222,7 @@ impl Door {
         let welcome = self.admit(hello, inside.as_deref(), room);
         link::say(&mut stream, &welcome)?;
         Ok(match (welcome, hello.dialler, inside) {
-            (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_), Some(inside)) => {
+            (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(..), Some(inside)) => {
                 Some((stream, you, inside))
             }
             _ => None,

@@ -23,7 +23,7 @@ use super::process::{self, Process};
 use super::security::Security;
 use super::stream::Stream;
 use crate::ids::{Client, Node, Server};
-use crate::message::Message;
+use crate::message::{Addresses, Message};
 use crate::wire::{self, Parcel};
 
 /// A peer that does not read what it is sent is cut off when so much waits for it, in bytes. Little in tests, so that these can send more.
@@ -32,8 +32,8 @@ const QUEUE_MAX: usize = if cfg!(test) { 8 << 20 } else { 512 << 20 };
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// No greeting is longer, in bytes: so much memory is taken for somebody who may be a stranger.
-const GREETING_MAX: u64 = 4096;
+/// No greeting is longer, in bytes: so much memory is taken for somebody who may be a stranger. The addresses of all places take 5,600.
+pub(super) const GREETING_MAX: u64 = 8192;
 
 /// How long until a peer that could not be reached is dialled again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
@@ -51,12 +51,12 @@ const OF_REGISTER: u8 = 2;
 pub(super) enum Dialler {
     /// A client that has no number yet.
     NewClient,
-    /// A server of the list that has no number yet.
-    NewServer(u32),
+    /// A server that has no number yet, and its address.
+    NewServer(SocketAddr),
     /// A client, by its number.
     Client(Client),
-    /// A server, by its number.
-    Server(Server),
+    /// A server, by its number, and its address.
+    Server(Server, SocketAddr),
 }
 
 /// How a dialler begins.
@@ -73,10 +73,15 @@ pub(super) struct Hello {
 /// What the other side says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Welcome {
-    /// Come in.
-    In { birth: u64, you: Node, me: Server },
-    /// Not now; perhaps later.
-    Later,
+    /// Come in. These are the servers.
+    In {
+        birth: u64,
+        you: Node,
+        me: Server,
+        servers: Addresses,
+    },
+    /// Not now, or not here; perhaps later, or at one of these.
+    Later(Addresses),
     /// Never.
     Never(String),
 }
@@ -285,8 +290,18 @@ pub(super) struct Dialled<'a> {
     pub hello: &'a Hello,
 }
 
-/// What comes of dialling: the connection, the pool's life, who dialled and who was dialled; or that it is not let in.
-pub(super) type Met = Result<(Stream, u64, Node, Server), Refusal>;
+/// Somebody who has let it in.
+pub(super) struct Host {
+    pub stream: Stream,
+    /// The pool's life.
+    pub birth: u64,
+    pub you: Node,
+    pub me: Server,
+    pub servers: Addresses,
+}
+
+/// What comes of dialling.
+pub(super) type Met = Result<Host, Refusal>;
 
 /// Why somebody is not let in.
 #[derive(Clone, Debug)]
@@ -302,7 +317,7 @@ pub(super) const OTHER_LIFE: &str = "the pool that it belonged to is no more";
 /// Dials until somebody lets it in, or refuses it; `None` if nobody wants to know any more.
 pub(super) fn dial_until(door: Dialled<'_>, goes_on: &dyn Fn() -> bool) -> Option<Met> {
     while goes_on() {
-        if let Some(met) = dial_once(door) {
+        if let Ok(met) = dial_once(door) {
             return Some(met);
         }
         thread::sleep(PAUSE);
@@ -310,19 +325,34 @@ pub(super) fn dial_until(door: Dialled<'_>, goes_on: &dyn Fn() -> bool) -> Optio
     None
 }
 
-/// Dials once; `None`: perhaps later.
-pub(super) fn dial_once(door: Dialled<'_>) -> Option<Met> {
+/// Dials once; else it may be let in later, or at one of these addresses.
+pub(super) fn dial_once(door: Dialled<'_>) -> Result<Met, Addresses> {
     match dial(&door) {
-        Ok((stream, Welcome::In { birth, you, me })) => Some(Ok((stream, birth, you, me))),
-        Ok((_, Welcome::Never(why))) => Some(Err(Refusal {
+        Ok((
+            stream,
+            Welcome::In {
+                birth,
+                you,
+                me,
+                servers,
+            },
+        )) => Ok(Ok(Host {
+            stream,
+            birth,
+            you,
+            me,
+            servers,
+        })),
+        Ok((_, Welcome::Never(why))) => Ok(Err(Refusal {
             is_other_life: why == OTHER_LIFE,
             why,
         })),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Some(Err(Refusal {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Err(Refusal {
             why: format!("{}: {error}", door.to),
             is_other_life: false,
         })),
-        Ok((_, Welcome::Later)) | Err(_) => None,
+        Ok((_, Welcome::Later(servers))) => Err(servers),
+        Err(_) => Err(Addresses::new()),
     }
 }
 

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use super::Config;
 use crate::home::{Directory, Owner, first_epoch};
-use crate::ids::{Client, Node, Server};
+use crate::ids::{Client, Node, PLACES, Server};
 use crate::register::Floor;
 
 /// Clients of one life. For more another life is taken, whose numbers nobody has had either.
 const CLIENTS_OF_A_LIFE: u32 = 1 << 16;
 
-/// Lives of each server in one life of a pool with etcd.
-const SERVERS_OF_A_LIFE: u32 = 1 << 10;
+/// Lives of the server at each place in one life of a pool with etcd.
+const SERVERS_OF_A_LIFE: u32 = 1 << 8;
 
 /// Where another life comes from.
 #[derive(Clone, Debug)]
@@ -23,20 +23,24 @@ enum More {
     Ruler,
 }
 
+/// There is none.
+pub(super) const NO_NUMBER: Given = Given::Never("there is no number for it here");
+
 /// What somebody is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Given {
     Number(Node),
-    /// There will be more in a moment.
+    /// There will be one in a moment.
     Later,
-    Never,
+    /// And why.
+    Never(&'static str),
 }
 
 /// Numbers of one life.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers {
     clients: u32,
-    /// How often each server of the list has been given one.
+    /// How often the server at each place has been given one.
     servers: Vec<u32>,
     /// Numbers of servers are after this one.
     first_server: u32,
@@ -51,7 +55,7 @@ impl Numbers {
         let block_bytes = config.block_bytes;
         let owner = Owner { block_bytes, birth };
         let more = home.map_or(More::None, |home| More::Home(home, owner));
-        let mut servers = vec![0; config.servers.len()];
+        let mut servers = vec![0; PLACES];
         if let Some(first) = servers.first_mut() {
             *first = u32::MAX;
         }
@@ -66,22 +70,22 @@ impl Numbers {
     }
 
     /// Of whoever rules in this life.
-    pub fn of_ruler(life: u64, servers: usize) -> Numbers {
+    pub fn of_ruler(life: u64) -> Numbers {
         Numbers {
             clients: first_client(life).unwrap_or(u32::MAX),
-            servers: vec![0; servers],
-            first_server: first_server(life, servers).unwrap_or(u32::MAX),
+            servers: vec![0; PLACES],
+            first_server: first_server(life).unwrap_or(u32::MAX),
             more: More::Ruler,
             has_ended: false,
         }
     }
 
     /// Where the numbers of a ruler's life begin, and its epochs.
-    pub fn floor(life: u64, servers: usize) -> Floor {
+    pub fn floor(life: u64) -> Floor {
         Floor {
             epoch: first_epoch(life),
             client: first_client(life).unwrap_or(u32::MAX),
-            server: first_server(life, servers).map_or(u32::MAX, |first| first.saturating_add(1)),
+            server: first_server(life).map_or(u32::MAX, |first| first.saturating_add(1)),
         }
     }
 
@@ -92,7 +96,7 @@ impl Numbers {
 
     pub fn client(&mut self) -> Given {
         let Some(next) = self.clients.checked_add(1) else {
-            return Given::Never;
+            return NO_NUMBER;
         };
         if next.is_multiple_of(CLIENTS_OF_A_LIFE) {
             match &self.more {
@@ -102,7 +106,7 @@ impl Numbers {
                     let life = is_there.and_then(|()| Directory::begin_life(home, *owner));
                     let life = life.ok();
                     let Some(first) = life.and_then(first_client) else {
-                        return Given::Never;
+                        return NO_NUMBER;
                     };
                     self.clients = first + 1;
                     return Given::Number(Node::Client(Client(self.clients)));
@@ -117,22 +121,19 @@ impl Numbers {
         Given::Number(Node::Client(Client(next)))
     }
 
-    /// Of the server with this place in the list.
-    pub fn server(&mut self, index: u32) -> Given {
-        let count = self.servers.len() as u32;
+    /// Of the server at this place in the list.
+    pub fn server(&mut self, place: u8) -> Given {
         let is_rulers = matches!(self.more, More::Ruler);
-        let Some(life) = self.servers.get_mut(index as usize) else {
-            return Given::Never;
-        };
+        let life = &mut self.servers[usize::from(place)];
         if is_rulers && *life == SERVERS_OF_A_LIFE {
             self.has_ended = true;
             return Given::Later;
         }
-        let number = life.checked_mul(count);
-        let number = number.and_then(|number| number.checked_add(1 + index));
+        let number = life.checked_mul(PLACES as u32);
+        let number = number.and_then(|number| number.checked_add(1 + u32::from(place)));
         let number = number.and_then(|number| number.checked_add(self.first_server));
         let Some(number) = number else {
-            return Given::Never;
+            return NO_NUMBER;
         };
         *life += 1;
         Given::Number(Node::Server(Server(number)))
@@ -144,10 +145,9 @@ fn first_client(life: u64) -> Option<u32> {
 }
 
 /// The number before the first one: numbers of servers go round in the list.
-fn first_server(life: u64, servers: usize) -> Option<u32> {
-    let servers = u32::try_from(servers).ok()?;
+fn first_server(life: u64) -> Option<u32> {
     let each = u32::try_from(life).ok()?.checked_mul(SERVERS_OF_A_LIFE)?;
-    each.checked_mul(servers)
+    each.checked_mul(PLACES as u32)
 }
 
 #[cfg(test)]
@@ -160,21 +160,21 @@ mod tests {
     fn no_number_of_a_ruler_comes_twice_and_servers_go_round() {
         let mut seen = BTreeSet::new();
         for life in [1, 2, 60_000] {
-            let mut numbers = Numbers::of_ruler(life, 3);
-            let floor = Numbers::floor(life, 3);
-            for index in 0..3 {
+            let mut numbers = Numbers::of_ruler(life);
+            let floor = Numbers::floor(life);
+            for place in [0, 1, 2, u8::MAX] {
                 for _ in 0..SERVERS_OF_A_LIFE {
-                    let Given::Number(Node::Server(server)) = numbers.server(index) else {
+                    let Given::Number(Node::Server(server)) = numbers.server(place) else {
                         panic!("no number");
                     };
-                    assert_eq!((server.0 - 1) % 3, index);
+                    assert_eq!(server.place(), Some(place));
                     assert!(server.0 >= floor.server && seen.insert(Node::Server(server)));
                 }
             }
             assert!(!numbers.has_ended());
             assert_eq!(numbers.server(1), Given::Later);
             assert!(numbers.has_ended());
-            let mut numbers = Numbers::of_ruler(life, 3);
+            let mut numbers = Numbers::of_ruler(life);
             for _ in 1..CLIENTS_OF_A_LIFE {
                 let Given::Number(Node::Client(client)) = numbers.client() else {
                     panic!("no number");
@@ -186,7 +186,7 @@ mod tests {
                 (Given::Later, true)
             );
         }
-        assert_eq!(Numbers::of_ruler(1 << 40, 3).client(), Given::Never);
-        assert_eq!(Numbers::of_ruler(1 << 40, 3).server(0), Given::Never);
+        assert_eq!(Numbers::of_ruler(1 << 40).client(), NO_NUMBER);
+        assert_eq!(Numbers::of_ruler(1 << 40).server(0), NO_NUMBER);
     }
 }

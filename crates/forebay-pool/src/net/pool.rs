@@ -1,5 +1,6 @@
 //! A client's process, or its part in one.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +12,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_seed::{self as seed, Kind, Record, Request};
 
-use super::link::{self, Dialled, Dialler, Hello, PAUSE};
+use super::link::{self, Dialled, Dialler, Hello, PAUSE, Refusal};
 use super::modes::{Counting, Counts, Modes};
 use super::process::{self, Event, Machine, Process};
 use super::security::Security;
 use super::serving::keep_dialling;
 use super::{Config, Ended, random};
 use crate::client::{self, Answer, Client, Entry, Failure, Mode, Operation};
-use crate::ids::{File, Node};
+use crate::ids::{File, Node, PLACES};
 use crate::rope::Rope;
 
 /// Bytes of the requests that are measured when a client joins.
@@ -72,32 +73,36 @@ impl Pool {
         let met = met.ok_or(Ended::NoAnswer)?;
         // It has that long again to get in: who is silent may have taken the rest.
         let until = Instant::now() + patience;
-        let (_, birth, you, keeper) = met.map_err(|refusal| Ended::Refused(refusal.why))?;
+        let host = met.map_err(|refusal| Ended::Refused(refusal.why))?;
+        let (birth, you) = (host.birth, host.you);
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
         };
         let machine = Machine::Client(Box::new(Client::new(me, of_client(config))));
         let is_in = Arc::new(AtomicBool::new(false));
-        let keeper = Node::Server(keeper);
-        let process = Process::new(
+        let keeper = Node::Server(host.me);
+        let mut process = Process::new(
             (you, machine),
             None,
             keeper,
             Arc::clone(&is_in),
             config.term_ms,
         );
+        process.learn(host.servers);
         let process = Arc::new(Mutex::new(process));
         let (inbox, events) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
-        for place in 0..config.servers.len() {
-            let hello = hello(birth, Dialler::Client(me));
-            let to = (config, place, security.clone());
-            let told = (Arc::clone(&process), inbox.clone());
-            keep_dialling(to, hello, told, Arc::clone(&is_over));
-        }
+        let hello = hello(birth, Dialler::Client(me));
         let (over, own) = (Arc::clone(&is_over), Arc::clone(&process));
+        let (told, config_of_dials) = (inbox.clone(), config.clone());
         let thread = thread::spawn(move || {
-            let result = Process::run(&own, &events);
+            let dial = |place, to| {
+                if config_of_dials.may_be_dialled(to) {
+                    let told = (Arc::clone(&own), told.clone());
+                    keep_dialling((place, to, security.clone()), hello, told, &over);
+                }
+            };
+            let result = Process::run(&own, &events, &dial);
             over.store(true, Ordering::Relaxed);
             result
         });
@@ -277,15 +282,9 @@ impl Pool {
 
 /// Asks those who may give it a number while there is time, all at once: one whose host is silent is waited for longer than there is.
 fn meet(config: &Config, security: &Security, hello: Hello, until: Instant) -> Option<link::Met> {
-    // With etcd any of them may be the one that gives numbers.
-    let givers = if config.etcd.is_some() {
-        &config.servers[..]
-    } else {
-        &config.servers[..1]
-    };
     let (teller, answers) = mpsc::channel();
     let is_over = Arc::new(AtomicBool::new(false));
-    for (place, to) in givers.iter().copied().enumerate() {
+    let ask = |to| {
         let (teller, security, is_over) = (teller.clone(), security.clone(), Arc::clone(&is_over));
         thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) && Instant::now() < until {
@@ -296,32 +295,47 @@ fn meet(config: &Config, security: &Security, hello: Hello, until: Instant) -> O
                     hello,
                 });
                 // At one address there may be a stranger: he is asked again, as those are who cannot say yet.
-                if teller.send((place, met)).is_err() {
+                if teller.send((to, met)).is_err() {
                     return;
                 }
                 thread::sleep(PAUSE);
             }
         });
-    }
-    drop(teller);
-    let mut refusals = vec![None; givers.len()];
+    };
+    let mut refusals: BTreeMap<SocketAddr, Option<Refusal>> = BTreeMap::new();
+    let ask_new = |refusals: &mut BTreeMap<_, _>, to: SocketAddr| {
+        let is_new = !refusals.contains_key(&to) && refusals.len() < 2 * PLACES;
+        if is_new && config.may_be_dialled(to) {
+            refusals.insert(to, None);
+            ask(to);
+        }
+    };
+    // With etcd any of them may be the one that gives numbers, and any of the others whom they know.
+    let has_etcd = config.etcd.is_some();
+    let givers = if has_etcd { config.servers.len() } else { 1 };
+    let first = config.servers.iter().take(givers);
+    first.for_each(|to| ask_new(&mut refusals, *to));
     let time = || until.saturating_duration_since(Instant::now());
     let mut found = None;
-    while let Ok((place, met)) = answers.recv_timeout(time()) {
+    while let Ok((to, met)) = answers.recv_timeout(time()) {
         match met {
-            Some(Err(why)) => refusals[place] = Some(why),
-            Some(met) => {
+            Ok(Err(why)) => _ = refusals.insert(to, Some(why)),
+            Ok(met) => {
                 found = Some(met);
                 break;
             }
-            None => refusals[place] = None,
+            Err(others) => {
+                refusals.insert(to, None);
+                let others = others.into_values().filter(|_| has_etcd);
+                others.for_each(|to| ask_new(&mut refusals, to));
+            }
         }
-        if refusals.iter().all(Option::is_some) {
+        if refusals.values().all(Option::is_some) {
             break;
         }
     }
     is_over.store(true, Ordering::Relaxed);
-    found.or_else(|| refusals.into_iter().flatten().next_back().map(Err))
+    found.or_else(|| refusals.into_values().flatten().next_back().map(Err))
 }
 
 /// What a client is told of a pool's configuration.

@@ -2,8 +2,10 @@
 
 mod asking;
 mod ending;
+mod listing;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +17,7 @@ use super::link::{Link, Newest};
 use super::status::Status;
 use crate::client::{Answer, Client, Failure};
 use crate::ids::{Epoch, Node};
-use crate::message::{Message, Outbox};
+use crate::message::{Addresses, Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
 use crate::server::Server;
@@ -54,8 +56,11 @@ pub(super) struct Process {
     saver: Option<Sender<()>>,
     /// What etcd fails by.
     etcd_trouble: Option<String>,
-    /// Which servers of the list do not let this member in, and why.
-    refusals: BTreeMap<usize, String>,
+    /// The servers of the pool's list that it knows, and those of them whom it has not begun to dial.
+    addresses: Addresses,
+    undialled: Addresses,
+    /// Which of them do not let this member in, and why.
+    refusals: BTreeMap<u8, String>,
     links: BTreeMap<Node, Link>,
     newest: Newest,
     /// The members, and servers that may have blocks, as far as this process has been told, and of which epoch that is.
@@ -93,6 +98,8 @@ impl Process {
             reign: 0,
             saver: None,
             etcd_trouble: None,
+            addresses: Addresses::new(),
+            undialled: Addresses::new(),
             refusals: BTreeMap::new(),
             links: BTreeMap::new(),
             newest: Newest::default(),
@@ -113,10 +120,14 @@ impl Process {
         Process { status, ..self }
     }
 
-    /// Goes on until it is told to stop, or the pool does not want it any more: this thread does what time asks for. Threads of connections
-    /// bring messages meanwhile, and those of programs operations.
-    pub fn run(process: &Mutex<Process>, inbox: &Receiver<Event>) -> Result<(), Ended> {
-        let result = Process::go_on(process, inbox);
+    /// Goes on until it is told to stop, or the pool does not want it any more: this thread does what time asks for, and has each server dialled
+    /// of which the process comes to know. Threads of connections bring messages meanwhile, and those of programs operations.
+    pub fn run(
+        process: &Mutex<Process>,
+        inbox: &Receiver<Event>,
+        dial: &dyn Fn(u8, SocketAddr),
+    ) -> Result<(), Ended> {
+        let result = Process::go_on(process, inbox, dial);
         let mut process = locked(process);
         process.tell_end();
         process.is_over = true;
@@ -125,10 +136,16 @@ impl Process {
         result
     }
 
-    fn go_on(process: &Mutex<Process>, inbox: &Receiver<Event>) -> Result<(), Ended> {
+    fn go_on(
+        process: &Mutex<Process>,
+        inbox: &Receiver<Event>,
+        dial: &dyn Fn(u8, SocketAddr),
+    ) -> Result<(), Ended> {
         let tick = locked(process).tick;
         let mut next = Instant::now();
         loop {
+            let new = std::mem::take(&mut locked(process).undialled);
+            new.into_iter().for_each(|(place, to)| dial(place, to));
             let event = inbox.recv_timeout(next.saturating_duration_since(Instant::now()));
             let mut process = locked(process);
             if Instant::now() >= next {
@@ -196,6 +213,7 @@ impl Process {
         let rules = |client| (client, Message::Rules { reign });
         let out = clients.map(rules).collect();
         self.dispatch(self.me, out);
+        self.learn_list();
         self.meet_register();
     }
 
@@ -238,6 +256,7 @@ impl Process {
         if let Some(ruler) = &mut self.ruler {
             ruler.kept(now, change, &mut out);
         }
+        self.learn_list();
         self.dispatch(Node::Register, out);
         self.answer(self.now(), None);
     }
@@ -245,23 +264,6 @@ impl Process {
     /// What etcd fails by, or that it works.
     pub fn etcd_fails(&mut self, why: Option<String>) {
         self.etcd_trouble = why;
-    }
-
-    /// Why the server with this place in the list does not let this member in; `None`: it does.
-    pub fn refused(&mut self, place: usize, why: Option<String>) {
-        match why {
-            Some(why) => _ = self.refusals.insert(place, why),
-            None => _ = self.refusals.remove(&place),
-        }
-    }
-
-    /// The place in the list of the process that keeps the register, if it is known and another one.
-    pub fn keeper_place(&self, servers: usize) -> Option<usize> {
-        let Node::Server(keeper) = self.keeper else {
-            return None;
-        };
-        // Numbers go round in the list.
-        Some(keeper.0.checked_sub(1)? as usize % servers)
     }
 
     fn tell_saver(&self) {
@@ -326,6 +328,9 @@ impl Process {
             let reign = self.reign;
             out.push((peer, Message::Rules { reign }));
         }
+        if matches!((peer, self.me), (Node::Client(_), Node::Server(_))) {
+            out.push((peer, self.servers()));
+        }
         self.dispatch(self.me, out);
         self.answer(self.now(), None);
         true
@@ -354,17 +359,21 @@ impl Process {
         // Only the process that keeps the register may speak for it, and be spoken to as that.
         let is_meant = !of_register || peer == self.keeper;
         if is_meant && self.is_here(to) && self.is_current(peer, generation) {
-            if let Message::Rules { reign } = message {
-                // Clients dial all servers themselves, so it is one of the list. Servers ask etcd.
-                let is_client = matches!(self.machine, Machine::Client(_));
-                if is_client && reign > self.reign && matches!(peer, Node::Server(_)) {
+            // Clients dial all servers themselves, so it is one of the list. Servers ask etcd, and learn from their diallers.
+            let is_client = matches!(self.machine, Machine::Client(_));
+            let is_told = is_client && matches!(peer, Node::Server(_));
+            match message {
+                Message::Rules { reign } if is_told && reign > self.reign => {
                     self.follow(Some(peer), reign);
                 }
-                return true;
+                Message::Servers { addresses } if is_told => self.learn(addresses),
+                Message::Rules { .. } | Message::Servers { .. } => {}
+                message => {
+                    let out = self.handle(from, to, message);
+                    self.dispatch(to, out);
+                    self.answer(self.now(), None);
+                }
             }
-            let out = self.handle(from, to, message);
-            self.dispatch(to, out);
-            self.answer(self.now(), None);
         }
         true
     }

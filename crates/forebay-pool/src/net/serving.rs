@@ -1,10 +1,11 @@
 //! A server's process: it listens, lets members in, and dials the servers before it in the list.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::door::{Door, Inside, listen};
 use super::link::{self, Dialled, Dialler, Hello, LONG_PAUSE, PAUSE};
@@ -16,6 +17,8 @@ use super::steward::{Entry, Member, Steward};
 use super::{Config, Ended, MEMORY_MIB, random};
 use crate::home::{Directory, Owner, Taken, first_epoch};
 use crate::ids::{Node, Server as Id};
+use crate::list::List;
+use crate::message::Addresses;
 use crate::register::Register;
 use crate::ruler::Ruler;
 use crate::server::{self, Server};
@@ -33,7 +36,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Begins to serve as the server with this place in the list, the first being 0. It is in the pool when all servers of the list have begun.
+    /// Begins to serve at this address of the configuration, the first being 0. It is in the pool when all servers of the list have begun, or soon
+    /// if the pool has begun without it.
     pub fn begin(config: &Config, index: usize) -> Result<Serving, Ended> {
         let address = config.servers.get(index).copied();
         let address = address.ok_or(Ended::NoSuchServer(index))?;
@@ -124,6 +128,8 @@ struct Standing {
     reign: u64,
     keeper: Option<Node>,
     numbers: Option<Numbers>,
+    /// The servers of the pool's list.
+    servers: Addresses,
 }
 
 /// How a life by one number has ended.
@@ -210,6 +216,7 @@ impl Life {
         if steward.is_some() {
             process = process.with_saver(saver);
         }
+        process.learn(standing.servers);
         if let Some(ruler) = standing.ruler {
             process.rule(ruler, reign);
         }
@@ -222,7 +229,8 @@ impl Life {
         });
         let is_done = Arc::new(AtomicBool::new(false));
         let inbox = locked(&self.inbox).clone();
-        self.begin_dialling((me, standing.birth), (&process, &inbox), &is_done);
+        let told = (Arc::clone(&process), inbox.clone());
+        let dial = self.dialling((me, standing.birth), told, &is_done);
         let steward = steward.map(|steward| {
             let member = Member {
                 me,
@@ -238,7 +246,7 @@ impl Life {
                 }
             })
         });
-        let result = Process::run(&process, events);
+        let result = Process::run(&process, events, &dial);
         is_done.store(true, Ordering::Relaxed);
         if let Some(steward) = steward {
             // It gives up its lease, so that another one rules at once. It has not panicked, or there is nothing to give up.
@@ -283,26 +291,29 @@ impl Life {
         })
     }
 
-    /// Dials the servers before this one, until this life is done.
-    fn begin_dialling(
+    /// Dials a server if it is before this one in the pool's list, until this life is done.
+    fn dialling(
         &self,
         (me, birth): (Id, u64),
-        (process, inbox): (&Arc<Mutex<Process>>, &Sender<Event>),
+        told: (Arc<Mutex<Process>>, Sender<Event>),
         is_done: &Arc<AtomicBool>,
-    ) {
+    ) -> impl Fn(u8, SocketAddr) {
         let hello = Hello {
             pool: self.config.mark(),
             birth,
-            dialler: Dialler::Server(me),
+            dialler: Dialler::Server(me, self.address()),
         };
-        for place in 0..self.index {
-            keep_dialling(
-                (&self.config, place, self.security.clone()),
-                hello,
-                (Arc::clone(process), inbox.clone()),
-                Arc::clone(is_done),
-            );
+        move |place, to| {
+            if Some(place) < me.place() {
+                let security = self.security.clone();
+                keep_dialling((place, to, security), hello, told.clone(), is_done);
+            }
         }
+    }
+
+    /// Its own.
+    fn address(&self) -> SocketAddr {
+        self.config.servers[self.index]
     }
 
     /// The first server begins the pool's life; which one, only the home knows.
@@ -323,7 +334,8 @@ impl Life {
     fn begin(&self, events: &Receiver<Event>) -> Result<Option<Standing>, Ended> {
         if self.index == 0 {
             let life = self.begin_life()?;
-            let register = Register::new(self.config.term_ms, self.config.servers.len());
+            let list = List::of(&self.config.servers);
+            let register = Register::new(self.config.term_ms, list.count()).of_list(list);
             let register = register.of_home(self.config.home.is_some());
             let register = register.after(first_epoch(life.unwrap_or(0)));
             return Ok(Some(Standing {
@@ -333,11 +345,13 @@ impl Life {
                 reign: 0,
                 keeper: None,
                 numbers: Some(Numbers::of_first(&self.config, self.birth, life)),
+                servers: Addresses::new(),
             }));
         }
         let hello = self.new_server();
         let goes_on = || events.try_recv().is_err();
-        let met = link::dial_until(self.door_of(0, &hello), &goes_on);
+        let first = self.config.servers[0];
+        let met = link::dial_until(self.door_of(first, &hello), &goes_on);
         met.map(follower).transpose()
     }
 
@@ -345,13 +359,13 @@ impl Life {
         Hello {
             pool: self.config.mark(),
             birth: 0,
-            dialler: Dialler::NewServer(self.index as u32),
+            dialler: Dialler::NewServer(self.address()),
         }
     }
 
-    fn door_of<'a>(&'a self, index: usize, hello: &'a Hello) -> Dialled<'a> {
+    fn door_of<'a>(&'a self, to: SocketAddr, hello: &'a Hello) -> Dialled<'a> {
         Dialled {
-            to: self.config.servers[index],
+            to,
             security: &self.security,
             hello,
         }
@@ -377,10 +391,12 @@ impl Life {
                         reign,
                         keeper: None,
                         numbers: Some(entered.numbers),
+                        servers: Addresses::new(),
                     }));
                 }
-                Entry::Ask(index) if index != self.index && index < self.config.servers.len() => {
-                    if let Some(met) = link::dial_once(self.door_of(index, &hello)) {
+                // Its own may be there still, of an earlier process.
+                Entry::Ask(ruler) if ruler != self.address() => {
+                    if let Ok(met) = link::dial_once(self.door_of(ruler, &hello)) {
                         return follower(met).map(Some);
                     }
                 }
@@ -400,57 +416,64 @@ impl Life {
 
 /// A server that another one has given its number.
 fn follower(met: link::Met) -> Result<Standing, Ended> {
-    let (_, birth, you, keeper) = met.map_err(|refusal| Ended::Refused(refusal.why))?;
-    let Node::Server(me) = you else {
+    let host = met.map_err(|refusal| Ended::Refused(refusal.why))?;
+    let Node::Server(me) = host.you else {
         return Err(Ended::Refused("it is not taken for a server".into()));
     };
     Ok(Standing {
         me,
-        birth,
+        birth: host.birth,
         ruler: None,
         reign: 0,
-        keeper: Some(Node::Server(keeper)),
+        keeper: Some(Node::Server(host.me)),
         numbers: None,
+        servers: host.servers,
     })
 }
 
-/// Dials the server with this place in the list again and again, until nobody listens any more. Who is there may be anybody: a stranger at the address
+/// Dials the server at this place again and again, until nobody listens any more. Who is there may be anybody: a stranger at the address
 /// of one that has died, or a server that has been told something else. So a member is refused for good only by the process that keeps the
 /// register, and only since that is in another life of the pool.
 pub(super) fn keep_dialling(
-    (config, place, security): (&Config, usize, Security),
+    (place, to, security): (u8, SocketAddr, Security),
     hello: Hello,
     (process, inbox): (Arc<Mutex<Process>>, Sender<Event>),
-    is_over: Arc<AtomicBool>,
+    is_over: &Arc<AtomicBool>,
 ) {
-    let (to, servers) = (config.servers[place], config.servers.len());
+    let is_over = Arc::clone(is_over);
     thread::spawn(move || {
-        let goes_on = || !is_over.load(Ordering::Relaxed);
-        let door = Dialled {
-            to,
-            security: &security,
-            hello: &hello,
-        };
-        while let Some(met) = link::dial_until(door, &goes_on) {
+        while !is_over.load(Ordering::Relaxed) {
+            let met = link::dial_once(Dialled {
+                to,
+                security: &security,
+                hello: &hello,
+            });
             let listens = match met {
-                Ok((stream, _, _, peer)) => {
+                Ok(Ok(host)) => {
                     locked(&process).refused(place, None);
-                    let peer = (Node::Server(peer), link::next_generation());
-                    link::carry(stream, peer, &process)
+                    let peer = (Node::Server(host.me), link::next_generation());
+                    link::carry(host.stream, peer, &process)
                 }
-                Err(refusal) => {
-                    let is_final = refusal.is_other_life
-                        && locked(&process).keeper_place(servers) == Some(place);
+                Ok(Err(refusal)) => {
+                    let is_final =
+                        refusal.is_other_life && locked(&process).keeper_place() == Some(place);
                     if is_final {
                         // It ends by this, or has ended.
                         let _ = inbox.send(Event::Refused(refusal.why));
                     } else {
-                        let why =
-                            format!("server {} does not let it in: {}", place + 1, refusal.why);
+                        let number = usize::from(place) + 1;
+                        let why = format!(
+                            "server {number}, at {to}, does not let it in: {}",
+                            refusal.why
+                        );
                         locked(&process).refused(place, Some(why));
                         thread::sleep(LONG_PAUSE);
                     }
                     !is_final
+                }
+                Err(_) => {
+                    wait_for(place, &process);
+                    true
                 }
             };
             if !listens {
@@ -458,4 +481,19 @@ pub(super) fn keep_dialling(
             }
         }
     });
+}
+
+/// Until a server that could not be reached is dialled again: where nobody is, that is seldom, as long as nobody is said to have come.
+fn wait_for(place: u8, process: &Mutex<Process>) {
+    let mut left = LONG_PAUSE;
+    while !left.is_zero() {
+        let pause = left.min(PAUSE);
+        thread::sleep(pause);
+        let is_empty = locked(process).is_empty(place);
+        left = if is_empty {
+            left - pause
+        } else {
+            Duration::ZERO
+        };
+    }
 }

@@ -13,6 +13,7 @@ mod member;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use super::process::Process;
 use super::{Config, Ended};
 use crate::home::{Taken, first_epoch};
 use crate::ids::{Node, Server};
+use crate::list::List;
 use crate::register::{Register, Saved};
 use crate::ruler::Ruler;
 
@@ -34,8 +36,8 @@ use crate::ruler::Ruler;
 struct Ruling {
     /// The mark of his configuration.
     pool: u64,
-    /// His place in the list.
-    place: usize,
+    /// Where he listens.
+    address: SocketAddr,
     /// His number; 0 while he has none.
     server: u32,
     /// Drawn by chance: a process knows its own.
@@ -56,7 +58,7 @@ struct State {
     register: Saved,
 }
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 struct Lease {
     number: u64,
@@ -86,8 +88,8 @@ pub(super) struct Entered {
 /// How a server that has no number comes in.
 pub(super) enum Entry {
     Rules(Box<Entered>),
-    /// Who has this place in the list gives it a number.
-    Ask(usize),
+    /// Who listens there gives it a number.
+    Ask(SocketAddr),
     Wait,
 }
 
@@ -113,7 +115,7 @@ pub(super) struct Steward {
     prefix: String,
     config: Config,
     pool: u64,
-    place: usize,
+    address: SocketAddr,
     process: u64,
     /// Of the lease that is asked for.
     seconds: u64,
@@ -136,7 +138,7 @@ const LOOKS: u32 = 10;
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 impl Steward {
-    pub fn new(etcd: &Etcd, config: &Config, place: usize, process: u64) -> Result<Steward, Ended> {
+    pub fn new(etcd: &Etcd, config: &Config, index: usize, process: u64) -> Result<Steward, Ended> {
         // Less than a term, so that another one rules before the terms of clients end.
         let seconds = (config.term_ms / 2000).max(1);
         let patience = Duration::from_millis((config.term_ms / 8).clamp(250, 5000));
@@ -145,7 +147,7 @@ impl Steward {
             prefix: etcd.prefix.clone(),
             config: config.clone(),
             pool: config.mark(),
-            place,
+            address: config.servers[index],
             process,
             seconds,
             lease: None,
@@ -198,7 +200,17 @@ impl Steward {
         let reign = match self.look()? {
             Seen::Other(ruling, _) => {
                 self.alone_since = None;
-                return Ok(Entry::Ask(ruling.place));
+                // Who has just begun to rule has not saved yet whose state that is.
+                if ruling.server == 0 {
+                    return Ok(Entry::Wait);
+                }
+                if !self.config.servers.contains(&ruling.address)
+                    && let Some(state) = self.state()?
+                    && !self.is_ours(&state)
+                {
+                    return Err(self.other_pools("ruler"));
+                }
+                return Ok(Entry::Ask(ruling.address));
             }
             Seen::Me(reign) => reign,
             Seen::Nobody => {
@@ -222,12 +234,28 @@ impl Steward {
         let Some(state) = self.state()? else {
             return Ok(Duration::ZERO);
         };
-        Ok(match (self.has_survivors(&state)?, &self.config.home) {
+        let has_survivors = self.has_survivors(&state)?;
+        if has_survivors && !self.is_ours(&state) {
+            return Err(self.other_pools("state"));
+        }
+        Ok(match (has_survivors, &self.config.home) {
             (true, _) => term,
             (false, Some(_)) => Duration::ZERO,
             // Then everything is lost, so it had better be true.
             (false, None) => term * 2,
         })
+    }
+
+    /// Whether a state is of the pool that this configuration means.
+    fn is_ours(&self, state: &State) -> bool {
+        state.pool == self.pool && state.register.list.has_any(&self.config.servers)
+    }
+
+    fn other_pools(&self, name: &str) -> Fault {
+        let key = self.key(name);
+        Fault::foreign(&format!(
+            "{key} is another pool's, or its configuration is another one: each pool has a prefix of its own, and all its members the same file, or one that names a server of the pool's besides"
+        ))
     }
 
     /// Whether a server lives that may have blocks.
@@ -269,7 +297,7 @@ impl Steward {
     fn say_alive(&mut self) -> io::Result<()> {
         if let (Some(me), Some(lease)) = (self.me, &self.lease) {
             let key = format!("{}/servers/{}", self.prefix, me.0);
-            let address = self.config.servers[self.place].to_string();
+            let address = self.address.to_string();
             self.asker.put(&key, address.as_bytes(), lease.number)?;
         }
         Ok(())
@@ -283,10 +311,7 @@ impl Steward {
         let ruling: Ruling = serde_json::from_slice(&found.value)
             .map_err(|why| Fault::foreign(&format!("{key} is no ruler of a pool: {why}")))?;
         if ruling.pool != self.pool {
-            let why = format!(
-                "{key} is another pool's, or its configuration is another one: each pool has a prefix of its own, and all its members the same file"
-            );
-            return Err(Fault::foreign(&why));
+            return Err(self.other_pools("ruler"));
         }
         Ok(if ruling.process == self.process {
             Seen::Me(found.made)
@@ -298,7 +323,7 @@ impl Steward {
     fn ruling(&self, me: Option<Server>) -> Vec<u8> {
         let ruling = Ruling {
             pool: self.pool,
-            place: self.place,
+            address: self.address,
             server: me.map_or(0, |me| me.0),
             process: self.process,
         };
@@ -362,10 +387,13 @@ impl Steward {
 
     /// Begins to rule as a server without a number: it goes on with the pool, or begins one. `None`: it does not rule after all.
     fn begin_as_ruler(&mut self, reign: u64, birth: u64) -> Result<Option<Entered>, Fault> {
+        let own = List::of(&self.config.servers);
         let before = self.state()?;
         let known = before.as_ref().map_or(0, |state| state.life);
         let kept = match before {
-            Some(state) if state.pool != self.pool => None,
+            Some(state) if !self.is_ours(&state) => None,
+            // It is to begin with other servers.
+            Some(state) if !state.register.has_begun() && state.register.list != own => None,
             Some(state) if self.config.home.is_none() && state.register.has_begun() => {
                 // Without these everything is lost, and the pool begins anew.
                 self.has_survivors(&state)?.then_some(state)
@@ -375,8 +403,8 @@ impl Steward {
         let is_new = kept.is_none();
         let birth = kept.as_ref().map_or(birth, |state| state.birth);
         let (life, home) = self.take_life((reign, birth), known, is_new)?;
-        let state = kept.unwrap_or_else(|| {
-            let register = Register::new(self.config.term_ms, self.config.servers.len());
+        let mut state = kept.unwrap_or_else(|| {
+            let register = Register::new(self.config.term_ms, own.count()).of_list(own);
             State {
                 version: VERSION,
                 pool: self.pool,
@@ -385,9 +413,15 @@ impl Steward {
                 register: register.after(first_epoch(life)).saved(),
             }
         });
-        let state = State { life, ..state };
-        let mut numbers = Numbers::of_ruler(life, self.config.servers.len());
-        let Given::Number(Node::Server(me)) = numbers.server(self.place as u32) else {
+        state.life = life;
+        // Nobody may have told the pool of it yet.
+        let Some(place) = state.register.list.take_in(self.address) else {
+            return Err(Fault::foreign(
+                "the pool's list has room for no more servers",
+            ));
+        };
+        let mut numbers = Numbers::of_ruler(life);
+        let Given::Number(Node::Server(me)) = numbers.server(place) else {
             return Err(Fault::foreign("there are no numbers left"));
         };
         if !self.save(reign, &state)? {
@@ -419,9 +453,8 @@ impl Steward {
 
     /// Whoever rules from now on, with what has been saved. He answers nobody before he is told how long his lease lasts.
     fn ruler(&self, state: &State, now: u64) -> Ruler {
-        let servers = self.config.servers.len();
-        let floor = Numbers::floor(state.life, servers);
-        let register = Register::new(self.config.term_ms, servers);
+        let floor = Numbers::floor(state.life);
+        let register = Register::new(self.config.term_ms, state.register.list.count());
         let register = register.of_home(self.config.home.is_some());
         Ruler::under_lease(register.resume(now, state.register.clone(), floor), 0)
     }
@@ -459,7 +492,7 @@ impl From<io::Error> for Fault {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{self, Receiver};
 
@@ -590,6 +623,38 @@ mod tests {
         ask(etcd, &kept.recv().unwrap()).unwrap();
         let found = steward.state().ok().flatten();
         assert_eq!(found.map(|state| state.life), Some(7));
+    }
+
+    #[test]
+    fn a_state_is_another_pools_if_no_address_or_another_configuration_is_there() {
+        let text = r#"
+            servers = ["127.0.0.1:7411", "127.0.0.1:7414"]
+            [etcd]
+            endpoints = ["http://127.0.0.1:1"]
+            prefix = "/forebay/ours"
+        "#;
+        let config = Config::parse(text).unwrap();
+        let etcd = config.etcd.as_ref().unwrap();
+        let steward = Steward::new(etcd, &config, 1, 1).unwrap();
+        let is_ours = |pool, ports: &[u16]| {
+            let all = ports.iter().map(|port| ([127, 0, 0, 1], *port).into());
+            let list = List::of(&all.collect::<Vec<_>>());
+            steward.is_ours(&State {
+                version: VERSION,
+                pool,
+                birth: 1,
+                life: 1,
+                register: Register::new(2000, 1).of_list(list).saved(),
+            })
+        };
+        assert!(is_ours(config.mark(), &[7412, 7411, 7413]));
+        assert!(!is_ours(config.mark(), &[7412, 7413]));
+        assert!(!is_ours(config.mark() + 1, &[7411, 7414]));
+        let other = Config {
+            servers: vec![config.servers[0]],
+            ..config.clone()
+        };
+        assert_eq!(other.mark(), config.mark());
     }
 
     #[test]

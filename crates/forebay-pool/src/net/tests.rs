@@ -15,7 +15,7 @@ use super::stream::Stream;
 use super::{Config, Pool, Serving};
 use crate::client::{Answer, Entry, Operation};
 use crate::ids::{Client, File, Key, Node, Server, Version};
-use crate::message::{Block, Message, Part};
+use crate::message::{Addresses, Block, Message, Part};
 use crate::random::mix2;
 use crate::server;
 use crate::wire;
@@ -67,16 +67,100 @@ fn a_server_lets_in_later_servers_only() {
     };
     // All servers have their numbers when a client has joined.
     let pool = Pool::join(&config, PATIENCE).unwrap();
-    // Numbers 4 to 6 are those of servers that were begun again. Nobody has been given them: members are believed that.
-    let later = [&[2, 3, 5, 6][..], &[3, 6], &[]];
+    // Numbers from 257 on are those of servers that were begun again. Nobody has been given them: members are believed that.
+    let later = [&[2, 3, 258, 259][..], &[3, 259], &[]];
     for (index, later) in later.into_iter().enumerate() {
-        for number in 0..=6 {
-            let welcome = dial(&config, index, birth, Dialler::Server(Server(number)));
+        for number in [0, 1, 2, 3, 257, 258, 259] {
+            let place = (number + 256 - 1) as usize % 256;
+            let address = config.servers[place.min(2)];
+            let dialler = Dialler::Server(Server(number), address);
+            let welcome = dial(&config, index, birth, dialler);
             let is_in = matches!(welcome, Welcome::In { .. });
             assert_eq!(is_in, later.contains(&number), "{number} at {index}");
         }
     }
     drop((pool, servers));
+}
+
+#[test]
+fn a_pools_list_takes_in_as_many_servers_as_it_has_places() {
+    let config = config(2);
+    let begin = |index| Serving::begin(&config, index).unwrap();
+    let new = |number: u16| {
+        let address = SocketAddr::from((config.servers[0].ip(), 20_000 + number));
+        dial(&config, 0, 0, Dialler::NewServer(address))
+    };
+    let first = begin(0);
+    wait_until("it rules", || first.status().rules);
+    // The pool has not begun.
+    assert!(matches!(new(1), Welcome::Later(_)));
+    let second = begin(1);
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    for place in 2..=u8::MAX {
+        let Welcome::In { you, servers, .. } = new(place.into()) else {
+            panic!("there is room");
+        };
+        let Node::Server(server) = you else {
+            panic!("it is a server");
+        };
+        assert_eq!(server.place(), Some(place));
+        assert_eq!(servers.len(), usize::from(place) + 1);
+    }
+    match new(256) {
+        Welcome::Never(why) => assert!(why.contains("256"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    // Who is in the list is let in again, by another number.
+    let Welcome::In { you, .. } = new(7) else {
+        panic!("it is in the list");
+    };
+    assert_eq!(you, Node::Server(Server(256 + 8)));
+    let far = Dialler::NewServer("192.0.2.1:7411".parse().unwrap());
+    assert!(matches!(dial(&config, 0, 0, far), Welcome::Never(_)));
+    // Whoever has these addresses does not hold up those who are there.
+    let made = pool.run(Operation::MakeNameless);
+    assert!(made.is_ok(), "{made:?}");
+    drop(pool);
+    for server in [second, first] {
+        server.stop();
+        server.stop();
+        server.wait().unwrap();
+    }
+}
+
+#[test]
+fn all_addresses_that_a_pool_can_have_fit_into_a_greeting() {
+    let address = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, u16::MAX));
+    let welcome = Welcome::In {
+        birth: u64::MAX,
+        you: Node::Server(Server(u32::MAX)),
+        me: Server(u32::MAX),
+        servers: (0..=u8::MAX).map(|place| (place, address)).collect(),
+    };
+    let bytes = postcard::to_stdvec(&welcome).unwrap();
+    assert!(
+        (bytes.len() as u64) + 4 <= link::GREETING_MAX,
+        "{}",
+        bytes.len()
+    );
+}
+
+#[test]
+fn a_server_that_does_not_rule_tells_its_clients_of_servers_that_come() {
+    let (mut process, _) = alone();
+    let (link, mut far) = link(1);
+    far.set_read_timeout(Some(SOON)).unwrap();
+    let mut hear = || wire::hear(&mut far, &mut Vec::new()).unwrap().unwrap().1;
+    let at = |place, port| Addresses::from([(place, ([127, 0, 0, 1], port).into())]);
+    process.learn(at(0, 7411));
+    assert!(process.up(Node::Client(Client(9)), link));
+    let addresses = at(0, 7411);
+    assert_eq!(hear(), Message::Servers { addresses });
+    // Nobody takes another one's place.
+    process.learn(at(0, 7412));
+    process.learn(at(3, 7413));
+    let addresses = at(0, 7411).into_iter().chain(at(3, 7413)).collect();
+    assert_eq!(hear(), Message::Servers { addresses });
 }
 
 /// Less than a greeting may take by itself.
@@ -198,6 +282,8 @@ fn an_older_connection_takes_no_newer_ones_place() {
             .unwrap()
             .unwrap()
     };
+    let addresses = Addresses::new();
+    assert_eq!(hear().1, Message::Servers { addresses });
     assert_eq!(hear().1, Message::Done { number: 2 });
     match hear().1 {
         Message::Bytes { bytes, .. } => assert_eq!(bytes.into_vec(), [2; 4]),

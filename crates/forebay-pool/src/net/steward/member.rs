@@ -133,7 +133,7 @@ impl Steward {
             process.renewed(lease.until);
         }
         drop(process);
-        let numbers = Numbers::of_ruler(life, self.config.servers.len());
+        let numbers = Numbers::of_ruler(life);
         member.door.give(Some(numbers));
         self.reign = Some(Reign {
             number,
@@ -152,7 +152,7 @@ impl Steward {
         state.life = self.another_life((number, state.birth), state.life)?;
         if self.save(number, &state)? {
             self.settle_life();
-            let numbers = Numbers::of_ruler(state.life, self.config.servers.len());
+            let numbers = Numbers::of_ruler(state.life);
             member.door.give(Some(numbers));
             if let Some(reign) = &mut self.reign {
                 reign.state = state;
