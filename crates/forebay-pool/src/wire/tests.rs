@@ -36,6 +36,9 @@ fn samples(key: Key) -> Vec<Message> {
     let number = 1 << 16 | EPOCH.0;
     let mut all = of_members_and_grants(key, number);
     all.extend(of_blocks(key, number));
+    let addresses = [0, u8::MAX].map(|place| (place, ([127, 0, 0, 1], 7411).into()));
+    let addresses = addresses.into();
+    all.push(Message::Servers { addresses });
     all
 }
 
@@ -163,11 +166,6 @@ fn of_blocks(key: Key, number: u64) -> Vec<Message> {
         Message::Rules { reign: 7 },
         Message::Damaged { number, places },
         Message::Full { is_full: true },
-        Message::Servers {
-            addresses: [0, u8::MAX]
-                .map(|place| (place, ([127, 0, 0, 1], 7411).into()))
-                .into(),
-        },
     ]
 }
 
