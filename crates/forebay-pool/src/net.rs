@@ -44,7 +44,7 @@ pub use security::Tls;
 pub use serving::Serving;
 pub use status::Status;
 
-/// What all members of a pool are told alike.
+/// A member's configuration: what all members have alike, and what is its own host's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -170,8 +170,12 @@ impl Config {
             "servers: each needs a port",
         )?;
         sense(
+            all.iter().all(is_of_one_host),
+            "servers: each needs the address of one host, which no unspecified, multicast or broadcast one is; IPv6 without a scope and a flow, and IPv4 not mapped into it",
+        )?;
+        sense(
             all.iter().all(|server| self.may_be_dialled(*server)),
-            "servers: without [tls] only loopback addresses, since nobody proves who he is",
+            "servers: without [tls] only loopback addresses, since nobody proves who he is; with it all or none, since other hosts do not reach these",
         )?;
         sense(
             (1..=all.len()).contains(&self.copies),
@@ -198,9 +202,17 @@ impl Config {
         (self.term_ms / 8).min(100)
     }
 
-    /// Without certificates nobody outside this host is spoken to.
+    /// Whether all members can dial a server there. Without certificates they speak to nobody outside this host. With them a loopback address would be
+    /// another server on each host, or nobody, unless all servers have one.
     fn may_be_dialled(&self, server: SocketAddr) -> bool {
-        server.port() != 0 && (self.tls.is_some() || server.ip().is_loopback())
+        let is_loopback = server.ip().is_loopback();
+        let is_like = |other: &SocketAddr| other.ip().is_loopback() == is_loopback;
+        let may = if self.tls.is_some() {
+            self.servers.iter().all(is_like)
+        } else {
+            is_loopback
+        };
+        may && server.port() != 0 && is_of_one_host(&server)
     }
 
     /// Members of one pool have the same.
@@ -223,6 +235,20 @@ impl Config {
             .iter()
             .fold(0, |mark, byte| mix2(mark, u64::from(*byte)))
     }
+}
+
+/// Whether an address means one host, and is the only form of it.
+fn is_of_one_host(server: &SocketAddr) -> bool {
+    let ip = server.ip();
+    let is_plain = match server {
+        SocketAddr::V4(server) => !server.ip().is_broadcast(),
+        SocketAddr::V6(server) => {
+            server.scope_id() == 0
+                && server.flowinfo() == 0
+                && server.ip().to_ipv4_mapped().is_none()
+        }
+    };
+    is_plain && !ip.is_unspecified() && !ip.is_multicast()
 }
 
 /// Why a process cannot be a member, or is none any more.

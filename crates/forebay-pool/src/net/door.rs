@@ -131,7 +131,13 @@ impl Door {
             .is_some_and(Numbers::has_ended)
     }
 
-    fn admit(&self, hello: Hello, inside: Option<&Inside>, room: u64) -> Welcome {
+    /// Decides on who has said that, has proved the address in it or not, and left so much room.
+    fn admit(
+        &self,
+        (hello, has_proved): (Hello, bool),
+        inside: Option<&Inside>,
+        room: u64,
+    ) -> Welcome {
         // Who is not in himself, perhaps since it is his configuration that is wrong, refuses nobody.
         let Some(Inside { birth, me, process }) = inside else {
             return Welcome::Later(Addresses::new());
@@ -145,11 +151,17 @@ impl Door {
                     .to_string(),
             );
         }
-        if let Dialler::NewServer(address) | Dialler::Server(_, address) = hello.dialler
-            && !self.config.may_be_dialled(address)
-        {
-            let why = format!("nobody may dial {address} without [tls]");
-            return Welcome::Never(why);
+        if let Some(address) = hello.dialler.address() {
+            let why = if !self.config.may_be_dialled(address) {
+                "it must be one host's, without [tls] a loopback one, and with it only if all servers' are"
+            } else if !has_proved {
+                "its certificate does not name that (subjectAltName)"
+            } else {
+                ""
+            };
+            if !why.is_empty() {
+                return Welcome::Never(format!("not all members can dial {address}: {why}"));
+            }
         }
         let needed = match hello.dialler {
             Dialler::NewClient => 2,
@@ -219,7 +231,9 @@ impl Door {
         let mut stream = link::accept(socket, &self.security)?;
         let hello: Hello = link::hear(&mut stream)?;
         let inside = locked(&self.inside).clone();
-        let welcome = self.admit(hello, inside.as_deref(), room);
+        let address = hello.dialler.address();
+        let has_proved = address.is_none_or(|address| stream.has_proved(address.ip()));
+        let welcome = self.admit((hello, has_proved), inside.as_deref(), room);
         link::say(&mut stream, &welcome)?;
         Ok(match (welcome, hello.dialler, inside) {
             (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(..), Some(inside)) => {

@@ -59,6 +59,16 @@ pub(super) enum Dialler {
     Server(Server, SocketAddr),
 }
 
+impl Dialler {
+    /// A server's.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match *self {
+            Dialler::NewServer(address) | Dialler::Server(_, address) => Some(address),
+            Dialler::NewClient | Dialler::Client(_) => None,
+        }
+    }
+}
+
 /// How a dialler begins.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {

@@ -52,12 +52,13 @@ impl Serving {
         index: usize,
     ) -> Result<Serving, Ended> {
         let own = listener.local_addr();
+        let at = config.servers[index].ip();
         let (inbox, events) = mpsc::channel();
         let inbox = Arc::new(Mutex::new(inbox));
         let is_over = Arc::new(AtomicBool::new(false));
         let status = Arc::default();
         let life = Life {
-            security: Security::of(config.tls.as_ref())?,
+            security: Security::of_server(config.tls.as_ref(), at)?,
             config: config.clone(),
             index,
             inbox: Arc::clone(&inbox),
@@ -303,8 +304,9 @@ impl Life {
             birth,
             dialler: Dialler::Server(me, self.address()),
         };
+        let config = self.config.clone();
         move |place, to| {
-            if Some(place) < me.place() {
+            if Some(place) < me.place() && config.may_be_dialled(to) {
                 let security = self.security.clone();
                 keep_dialling((place, to, security), hello, told.clone(), is_done);
             }

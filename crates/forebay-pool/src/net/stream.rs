@@ -4,7 +4,7 @@
 //! to write would else not read one another.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
-use super::security::Security;
+use super::security::{self, Security};
 use crate::wire::Parcel;
 
 /// Bytes taken from the socket at once.
@@ -98,6 +98,15 @@ impl Stream {
         sockopt::set_tcp_keepcnt(&self.socket, PROBES)?;
         self.socket.set_read_timeout(None)?;
         self.socket.set_write_timeout(None)
+    }
+
+    /// Whether the peer has proved that this is its address; without TLS nobody proves anything.
+    pub fn has_proved(&self, address: IpAddr) -> bool {
+        self.tls.as_ref().is_none_or(|tls| {
+            let tls = locked(tls);
+            let own = tls.peer_certificates().and_then(|all| all.first());
+            own.is_some_and(|own| security::names(own, address))
+        })
     }
 
     /// The connection itself.
