@@ -201,7 +201,8 @@ impl Ruler {
         (now.saturating_sub(looked) > self.register.term() / 2).then_some(looked)
     }
 
-    fn may_answer(&self, now: u64) -> bool {
+    /// Whether its lease lasts.
+    pub fn may_answer(&self, now: u64) -> bool {
         let lease = self.lease.as_ref();
         lease.is_none_or(|lease| now < lease.until) || is_made(Mistake::OldRulerRules)
     }

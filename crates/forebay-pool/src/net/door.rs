@@ -143,7 +143,10 @@ impl Door {
             return Welcome::Later(Addresses::new());
         };
         if hello.birth != 0 && hello.birth != *birth {
-            return Welcome::Never(link::OTHER_LIFE.to_string());
+            // Without etcd a member knows who rules, and other pools have the same mark.
+            let is_alike = self.config.etcd.is_some() && hello.pool == self.mark;
+            let is_rulers = is_alike && locked(process).rules();
+            return Welcome::OtherLife { is_rulers };
         }
         if hello.pool != self.mark {
             return Welcome::Never(

@@ -94,6 +94,8 @@ pub(super) enum Welcome {
     Later(Addresses),
     /// Never.
     Never(String),
+    /// The pool's life is another one. Whether who says so rules it, where servers are elected, and the configurations agree.
+    OtherLife { is_rulers: bool },
 }
 
 /// The number of a new connection. It is drawn before the peer is welcomed: who has been welcomed and dials again then has a greater one.
@@ -319,9 +321,21 @@ pub(super) struct Refusal {
     pub why: String,
     /// Who said so is in another life of the pool.
     pub is_other_life: bool,
+    /// And rules it.
+    pub is_rulers: bool,
 }
 
-/// What a member of another life of the pool is told.
+impl Refusal {
+    fn because(why: String) -> Refusal {
+        Refusal {
+            why,
+            is_other_life: false,
+            is_rulers: false,
+        }
+    }
+}
+
+/// What a member of another life of the pool ends by.
 pub(super) const OTHER_LIFE: &str = "the pool that it belonged to is no more";
 
 /// Dials until somebody lets it in, or refuses it; `None` if nobody wants to know any more.
@@ -353,14 +367,15 @@ pub(super) fn dial_once(door: Dialled<'_>) -> Result<Met, Addresses> {
             me,
             servers,
         })),
-        Ok((_, Welcome::Never(why))) => Ok(Err(Refusal {
-            is_other_life: why == OTHER_LIFE,
-            why,
+        Ok((_, Welcome::Never(why))) => Ok(Err(Refusal::because(why))),
+        Ok((_, Welcome::OtherLife { is_rulers })) => Ok(Err(Refusal {
+            is_other_life: true,
+            is_rulers,
+            ..Refusal::because(OTHER_LIFE.to_string())
         })),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Err(Refusal {
-            why: format!("{}: {error}", door.to),
-            is_other_life: false,
-        })),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Ok(Err(Refusal::because(format!("{}: {error}", door.to))))
+        }
         Ok((_, Welcome::Later(servers))) => Err(servers),
         Err(_) => Err(Addresses::new()),
     }

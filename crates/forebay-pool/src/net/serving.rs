@@ -434,8 +434,8 @@ fn follower(met: link::Met) -> Result<Standing, Ended> {
 }
 
 /// Dials the server at this place again and again, until nobody listens any more. Who is there may be anybody: a stranger at the address
-/// of one that has died, or a server that has been told something else. So a member is refused for good only by the process that keeps the
-/// register, and only since that is in another life of the pool.
+/// of one that has died, or a server that has been told something else. So a member is refused for good only by a process that keeps the
+/// register, or is said to, and only since that is in another life of the pool.
 pub(super) fn keep_dialling(
     (place, to, security): (u8, SocketAddr, Security),
     hello: Hello,
@@ -457,8 +457,9 @@ pub(super) fn keep_dialling(
                     link::carry(host.stream, peer, &process)
                 }
                 Ok(Err(refusal)) => {
-                    let is_final =
-                        refusal.is_other_life && locked(&process).keeper_place() == Some(place);
+                    let is_keepers =
+                        || refusal.is_rulers || locked(&process).keeper_place() == Some(place);
+                    let is_final = refusal.is_other_life && is_keepers();
                     if is_final {
                         // It ends by this, or has ended.
                         let _ = inbox.send(Event::Refused(refusal.why));

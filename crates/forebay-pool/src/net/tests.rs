@@ -2,21 +2,26 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
+use super::clock::Moment;
+use super::door::{Door, Inside, listen};
 use super::link::{self, Dialled, Dialler, Hello, Link, Newest, Welcome};
-use super::process::{Machine, Process};
+use super::process::{Event, Machine, Process, locked};
 use super::security::Security;
+use super::serving::keep_dialling;
 use super::stream::Stream;
 use super::{Config, Pool, Serving};
 use crate::client::{Answer, Entry, Operation};
 use crate::ids::{Client, File, Key, Node, Server, Version};
 use crate::message::{Addresses, Block, Message, Part};
 use crate::random::mix2;
+use crate::register::Register;
+use crate::ruler::Ruler;
 use crate::server;
 use crate::wire;
 
@@ -129,6 +134,102 @@ fn a_pools_list_takes_in_as_many_servers_as_it_has_places() {
 }
 
 #[test]
+fn addresses_that_some_member_cannot_dial_are_refused() {
+    let parsed =
+        |servers: &[&str], rest: &str| Config::parse(&format!("servers = {servers:?}\n{rest}"));
+    // Nobody reads them here.
+    let tls = "[tls]\ncertificate = \"a\"\nkey = \"b\"\nauthority = \"c\"";
+    let [far, near] = ["192.0.2.1:7411", "127.0.0.1:7411"];
+    let wrong = [
+        "0.0.0.0:7411",
+        "[::]:7411",
+        "224.0.0.1:7411",
+        "[ff02::1]:7411",
+        "255.255.255.255:7411",
+        "[fe80::1%2]:7411",
+        "[::ffff:192.0.2.1]:7411",
+        "[::ffff:127.0.0.1]:7411",
+    ];
+    for wrong in wrong {
+        let why = parsed(&[wrong], tls).unwrap_err().to_string();
+        assert!(why.contains("of one host"), "{wrong}: {why}");
+        let door = parsed(&[far], tls).unwrap();
+        assert!(!door.may_be_dialled(wrong.parse().unwrap()), "{wrong}");
+    }
+    let flow = SocketAddr::V6(std::net::SocketAddrV6::new(
+        Ipv4Addr::LOCALHOST.to_ipv6_compatible(),
+        7411,
+        1,
+        0,
+    ));
+    assert!(!parsed(&[far], tls).unwrap().may_be_dialled(flow));
+    for (servers, rest, is_good) in [
+        (&[near][..], "", true),
+        (&[near], tls, true),
+        (&[far], tls, true),
+        (&[far, "[2001:db8::1]:7411"], tls, true),
+        (&[far], "", false),
+        (&[far, near], tls, false),
+    ] {
+        assert_eq!(parsed(servers, rest).is_ok(), is_good, "{servers:?} {rest}");
+    }
+    // The others of a pool may have other files.
+    for (server, other, may) in [
+        (far, near, false),
+        (near, far, false),
+        (far, "192.0.2.2:1", true),
+    ] {
+        let door = parsed(&[server], tls).unwrap();
+        assert_eq!(door.may_be_dialled(other.parse().unwrap()), may, "{other}");
+    }
+}
+
+#[test]
+fn a_member_that_knows_no_ruler_is_refused_for_good_by_one_of_another_life() {
+    let text = format!(
+        "servers = [\"{}\"]\n[etcd]\nendpoints = [\"http://127.0.0.1:1\"]\nprefix = \"/pool\"",
+        config(1).servers[0]
+    );
+    let config = Config::parse(&text).unwrap();
+    let [ruling, member] = [(), ()].map(|()| Arc::new(Mutex::new(alone().0)));
+    let door = Arc::new(Door::new(&config, Security::None));
+    door.open(Inside {
+        birth: 2,
+        me: Server(1),
+        process: Arc::clone(&ruling),
+    });
+    let listener = TcpListener::bind(config.servers[0]).unwrap();
+    std::thread::spawn(move || listen(&listener, &door, &AtomicBool::new(false)));
+    let dialler = Dialler::Client(Client(9));
+    let refused = |config: &Config| match dial(config, 0, 1, dialler) {
+        Welcome::OtherLife { is_rulers } => is_rulers,
+        other => panic!("{other:?}"),
+    };
+    assert!(!refused(&config), "it does not rule");
+    let ruler = Ruler::under_lease(Register::new(1000, 1), 0);
+    locked(&ruling).rule(ruler, 1);
+    assert!(!refused(&config), "its lease is over");
+    let (inbox, events) = mpsc::channel();
+    let hello = Hello {
+        pool: config.mark(),
+        birth: 1,
+        dialler,
+    };
+    let told = (Arc::clone(&member), inbox);
+    let to = (0, config.servers[0], Security::None);
+    keep_dialling(to, hello, told, &Arc::default());
+    wait_until("it is refused", || !locked(&member).has_no_refusal());
+    assert!(events.try_recv().is_err());
+    locked(&ruling).renewed(Moment::now() + PATIENCE);
+    assert!(matches!(events.recv_timeout(SOON), Ok(Event::Refused(_))));
+    let other = Config {
+        copies: 2,
+        ..config.clone()
+    };
+    assert!(!refused(&other), "it rules another pool");
+}
+
+#[test]
 fn all_addresses_that_a_pool_can_have_fit_into_a_greeting() {
     let address = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, u16::MAX));
     let welcome = Welcome::In {
@@ -221,7 +322,7 @@ fn link(generation: u64) -> (Link, TcpStream) {
 }
 
 /// A server's process without a pool, and the key of its memory.
-fn alone() -> (Process, Key) {
+pub(in crate::net) fn alone() -> (Process, Key) {
     let secret = 11;
     let config = server::Config {
         copies: 1,
@@ -524,7 +625,7 @@ fn a_server_hands_on_more_than_a_connection_takes_at_once() {
 /// Answers whoever dials there as no server of a pool does, until the listener's address is dialled once more after the end.
 fn answer_as_a_stranger(
     listener: TcpListener,
-    is_over: Arc<std::sync::atomic::AtomicBool>,
+    is_over: Arc<AtomicBool>,
 ) -> std::thread::JoinHandle<usize> {
     std::thread::spawn(move || {
         let mut count = 0;
@@ -570,7 +671,7 @@ fn a_stranger_at_a_dead_servers_address_ends_nobody() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    let is_over = Arc::<std::sync::atomic::AtomicBool>::default();
+    let is_over = Arc::<AtomicBool>::default();
     let stranger = answer_as_a_stranger(again(), Arc::clone(&is_over));
     // The third server dials it, and so does the client; the pool goes on with the two servers that are left.
     wait_until("the third server says who does not let it in", || {

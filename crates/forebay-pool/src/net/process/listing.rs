@@ -67,6 +67,20 @@ impl Process {
         }
     }
 
+    /// Whether all let it in whom it has dialled.
+    #[cfg(test)]
+    pub fn has_no_refusal(&self) -> bool {
+        self.refusals.is_empty()
+    }
+
+    /// Whether it keeps the register, and may answer for it now.
+    pub fn rules(&self) -> bool {
+        let now = self.now();
+        self.ruler
+            .as_ref()
+            .is_some_and(|ruler| ruler.may_answer(now))
+    }
+
     /// The place of the process that keeps the register, if it is known and another one.
     pub fn keeper_place(&self) -> Option<u8> {
         match self.keeper {
