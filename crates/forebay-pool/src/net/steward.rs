@@ -10,8 +10,8 @@
 
 mod lives;
 mod member;
+mod whose;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -124,6 +124,8 @@ pub(super) struct Steward {
     /// A life that was taken for a reign, and is not saved yet.
     next_life: Option<lives::NextLife>,
     me: Option<Server>,
+    /// The last reign of another server that goes on with this member's pool.
+    followed: u64,
     /// In which revision the state was changed last, as far as this process knows.
     state_changed: u64,
     /// States that were sent to etcd since it has taken one: it may take them later.
@@ -154,6 +156,7 @@ impl Steward {
             reign: None,
             next_life: None,
             me: None,
+            followed: 0,
             state_changed: 0,
             sent: Vec::new(),
             alone_since: None,
@@ -226,44 +229,6 @@ impl Steward {
         };
         let entered = self.begin_as_ruler(reign, birth)?;
         Ok(entered.map_or(Entry::Wait, |entered| Entry::Rules(Box::new(entered))))
-    }
-
-    /// How long a server without a number leaves it to others to rule: those who have blocks go first.
-    fn reserve(&mut self) -> Result<Duration, Fault> {
-        let term = Duration::from_millis(self.config.term_ms);
-        let Some(state) = self.state()? else {
-            return Ok(Duration::ZERO);
-        };
-        let has_survivors = self.has_survivors(&state)?;
-        if has_survivors && !self.is_ours(&state) {
-            return Err(self.other_pools("state"));
-        }
-        Ok(match (has_survivors, &self.config.home) {
-            (true, _) => term,
-            (false, Some(_)) => Duration::ZERO,
-            // Then everything is lost, so it had better be true.
-            (false, None) => term * 2,
-        })
-    }
-
-    /// Whether a state is of the pool that this configuration means.
-    fn is_ours(&self, state: &State) -> bool {
-        state.pool == self.pool && state.register.list.has_any(&self.config.servers)
-    }
-
-    fn other_pools(&self, name: &str) -> Fault {
-        let key = self.key(name);
-        Fault::foreign(&format!(
-            "{key} is another pool's, or its configuration is another one: each pool has a prefix of its own, and all its members the same file, or one that names a server of the pool's besides"
-        ))
-    }
-
-    /// Whether a server lives that may have blocks.
-    fn has_survivors(&mut self, state: &State) -> Result<bool, Fault> {
-        let key = self.key("servers/");
-        let alive = self.asker.below(&key)?;
-        let alive: BTreeSet<u32> = alive.iter().filter_map(|name| name.parse().ok()).collect();
-        Ok({ state.register.servers() }.any(|server| alive.contains(&server.0)))
     }
 
     /// Holds a lease, and renews it in time. Says whether it is the same as before.
@@ -391,14 +356,8 @@ impl Steward {
         let before = self.state()?;
         let known = before.as_ref().map_or(0, |state| state.life);
         let kept = match before {
-            Some(state) if !self.is_ours(&state) => None,
-            // It is to begin with other servers.
-            Some(state) if !state.register.has_begun() && state.register.list != own => None,
-            Some(state) if self.config.home.is_none() && state.register.has_begun() => {
-                // Without these everything is lost, and the pool begins anew.
-                self.has_survivors(&state)?.then_some(state)
-            }
-            other => other,
+            Some(state) if self.is_kept(&state, &own)? => Some(state),
+            _ => None,
         };
         let is_new = kept.is_none();
         let birth = kept.as_ref().map_or(birth, |state| state.birth);
@@ -490,7 +449,7 @@ impl From<io::Error> for Fault {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -499,7 +458,7 @@ mod tests {
     use super::*;
 
     /// An etcd that does not outlive its test.
-    struct Etcd(std::process::Child);
+    pub struct Etcd(std::process::Child);
 
     impl Drop for Etcd {
         fn drop(&mut self) {
@@ -510,7 +469,7 @@ mod tests {
     }
 
     /// An etcd, and its address; `None`, and said so, where there is none.
-    fn etcd(data: &std::path::Path) -> Option<(Etcd, SocketAddr)> {
+    pub fn etcd(data: &std::path::Path) -> Option<(Etcd, SocketAddr)> {
         let ports = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [clients, peers] = ports.map(|port| port.local_addr().unwrap());
         let [own, others] = [clients, peers].map(|address| format!("http://{address}"));
@@ -623,38 +582,6 @@ mod tests {
         ask(etcd, &kept.recv().unwrap()).unwrap();
         let found = steward.state().ok().flatten();
         assert_eq!(found.map(|state| state.life), Some(7));
-    }
-
-    #[test]
-    fn a_state_is_another_pools_if_no_address_or_another_configuration_is_there() {
-        let text = r#"
-            servers = ["127.0.0.1:7411", "127.0.0.1:7414"]
-            [etcd]
-            endpoints = ["http://127.0.0.1:1"]
-            prefix = "/forebay/ours"
-        "#;
-        let config = Config::parse(text).unwrap();
-        let etcd = config.etcd.as_ref().unwrap();
-        let steward = Steward::new(etcd, &config, 1, 1).unwrap();
-        let is_ours = |pool, ports: &[u16]| {
-            let all = ports.iter().map(|port| ([127, 0, 0, 1], *port).into());
-            let list = List::of(&all.collect::<Vec<_>>());
-            steward.is_ours(&State {
-                version: VERSION,
-                pool,
-                birth: 1,
-                life: 1,
-                register: Register::new(2000, 1).of_list(list).saved(),
-            })
-        };
-        assert!(is_ours(config.mark(), &[7412, 7411, 7413]));
-        assert!(!is_ours(config.mark(), &[7412, 7413]));
-        assert!(!is_ours(config.mark() + 1, &[7411, 7414]));
-        let other = Config {
-            servers: vec![config.servers[0]],
-            ..config.clone()
-        };
-        assert_eq!(other.mark(), config.mark());
     }
 
     #[test]

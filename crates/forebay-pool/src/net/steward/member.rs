@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Fault, LOOK, Member, Reign, Seen, State, Steward};
 use crate::ids::{Node, Server};
 use crate::net::Ended;
+use crate::net::link::OTHER_LIFE;
 use crate::net::numbers::Numbers;
 use crate::net::process::locked;
 
@@ -66,7 +67,7 @@ impl Steward {
         result
     }
 
-    fn step(&mut self, member: &Member) -> Result<(), Fault> {
+    pub(super) fn step(&mut self, member: &Member) -> Result<(), Fault> {
         if self.reign.is_some() {
             self.save_changes(member)?;
         }
@@ -82,6 +83,13 @@ impl Steward {
             (Seen::Me(reign), _) => self.begin_reign(reign, member)?,
             (Seen::Other(ruling, reign), _) => {
                 self.step_down(member);
+                if ruling.server != 0 && self.followed != reign {
+                    // Who has a number has saved his state.
+                    if { self.state()? }.is_some_and(|state| state.birth != member.birth) {
+                        return Err(Fault::foreign(OTHER_LIFE));
+                    }
+                    self.followed = reign;
+                }
                 let ruler = (ruling.server != 0).then_some(Node::Server(Server(ruling.server)));
                 locked(&member.process).follow(ruler, reign);
             }
@@ -117,7 +125,7 @@ impl Steward {
             Some(state) if state.birth == member.birth => state,
             _ => {
                 self.resign();
-                return Err(Fault::foreign("the pool that it belonged to is no more"));
+                return Err(Fault::foreign(OTHER_LIFE));
             }
         };
         let (life, home) = self.take_life((number, state.birth), state.life, false)?;
