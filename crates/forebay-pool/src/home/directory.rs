@@ -236,10 +236,10 @@ fn open_at(at: impl AsFd, path: &str) -> io::Result<fs::File> {
     Ok(openat(at, path, flags, Mode::empty())?.into())
 }
 
-/// Whether a directory is a pool's home. Homes of earlier versions do not say by which birth they go.
+/// Whether a directory is a pool's home. Whoever began the pool has written its birth there: one that says none is another one's, of an earlier version.
 fn check(root: &fs::File, path: &Path, owner: Owner) -> Result<(), Foreign> {
     let (life, birth) = life_before(root, path, owner.block_bytes)?;
-    if life == 0 || birth.is_some_and(|birth| birth != owner.birth) {
+    if life == 0 || birth != Some(owner.birth) {
         return Err(Foreign::Another(path.to_owned()));
     }
     Ok(())
@@ -596,6 +596,8 @@ mod tests {
         assert!(fs::read_dir(&path).unwrap().next().is_none());
         // What a version before this one has left does not say by which birth it goes.
         fs::write(path.join(LIFE), "3 4096\n").unwrap();
+        assert!(matches!(open(OWNER), Err(Foreign::Another(_))));
+        assert_eq!(Directory::begin_life(&path, OWNER).unwrap(), 4);
         open(OWNER).unwrap();
     }
 
