@@ -10,7 +10,7 @@ pub struct Server(pub u32);
 pub const PLACES: usize = 256;
 
 impl Server {
-    /// Its place in the pool's list: numbers go round in it. Nobody's number is 0.
+    /// Its place in the pool's list: numbers go round in the places, whether or not the list has them all. Nobody's number is 0.
     pub fn place(self) -> Option<u8> {
         let before = self.0.checked_sub(1)?;
         Some((before % PLACES as u32) as u8)

@@ -144,7 +144,7 @@ fn first_client(life: u64) -> Option<u32> {
     u32::try_from(life).ok()?.checked_mul(CLIENTS_OF_A_LIFE)
 }
 
-/// The number before the first one: numbers of servers go round in the list.
+/// The number before the first one of this life.
 fn first_server(life: u64) -> Option<u32> {
     let each = u32::try_from(life).ok()?.checked_mul(SERVERS_OF_A_LIFE)?;
     each.checked_mul(PLACES as u32)
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_of_a_ruler_comes_twice_and_servers_go_round() {
+    fn no_number_of_a_ruler_comes_twice_and_each_servers_says_its_place() {
         let mut seen = BTreeSet::new();
         for life in [1, 2, 60_000] {
             let mut numbers = Numbers::of_ruler(life);
