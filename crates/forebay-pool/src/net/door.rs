@@ -154,17 +154,10 @@ impl Door {
                     .to_string(),
             );
         }
-        if let Some(address) = hello.dialler.address() {
-            let why = if !self.config.may_be_dialled(address) {
-                "it must be one host's, without [tls] a loopback one, and with it only if all servers' are"
-            } else if !has_proved {
-                "its certificate does not name that (subjectAltName)"
-            } else {
-                ""
-            };
-            if !why.is_empty() {
-                return Welcome::Never(format!("not all members can dial {address}: {why}"));
-            }
+        if let Some(address) = hello.dialler.address()
+            && let Err(why) = self.may_be_dialled(address, has_proved)
+        {
+            return Welcome::Never(format!("not all members can dial {address}: {why}"));
         }
         let needed = match hello.dialler {
             Dialler::NewClient => 2,
@@ -203,6 +196,19 @@ impl Door {
             Given::Later => Welcome::Later(process.addresses().clone()),
             Given::Never(why) => Welcome::Never(why.to_string()),
         }
+    }
+
+    /// Whether all members can dial a server there, which has proved that the address is its own, or not.
+    fn may_be_dialled(&self, server: SocketAddr, has_proved: bool) -> Result<(), &'static str> {
+        if !self.config.may_be_dialled(server) {
+            return Err(
+                "it must be one host's, without [tls] a loopback one, and with it only if all servers' are",
+            );
+        }
+        if !has_proved {
+            return Err("its certificate does not name that (subjectAltName)");
+        }
+        Ok(())
     }
 
     fn number(&self, give: impl FnOnce(&mut Numbers) -> Given) -> Given {

@@ -333,6 +333,11 @@ impl Refusal {
             is_rulers: false,
         }
     }
+
+    /// Whether it ends the member: its pool is no more, by the word of whoever keeps the register.
+    pub fn is_final(&self, is_keepers: bool) -> bool {
+        self.is_other_life && (self.is_rulers || is_keepers)
+    }
 }
 
 /// What a member of another life of the pool ends by.

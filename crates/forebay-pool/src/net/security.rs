@@ -15,7 +15,7 @@ use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::{Deserialize, Serialize};
 
-use super::Ended;
+use super::{Config, Ended};
 
 /// Where a member's certificate lies, and whose it believes. Files are PEM; paths are relative to the configuration's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,11 +48,12 @@ impl Security {
         }
     }
 
-    /// The same for a server at this address: who dials it there has to believe its certificate.
-    pub fn of_server(tls: Option<&Tls>, at: IpAddr) -> Result<Security, Ended> {
-        let checked = tls.map_or(Ok(()), |tls| check_server(tls, at));
-        checked.map_err(Ended::Tls)?;
-        Security::of(tls)
+    /// The same for a server of the configuration: who dials it has to believe its certificate.
+    pub fn of_server(config: &Config, index: usize) -> Result<Security, Ended> {
+        if let Some(tls) = &config.tls {
+            check_server(tls, config.servers[index].ip()).map_err(Ended::Tls)?;
+        }
+        Security::of(config.tls.as_ref())
     }
 
     fn by(tls: &Tls) -> Result<Security, String> {
@@ -140,9 +141,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::net::Serving;
     use crate::net::link::{self, Dialled, Dialler, Hello, Welcome};
     use crate::net::tests::config;
-    use crate::net::{Config, Serving};
 
     /// Members of one authority, whose certificates name these addresses.
     fn members<const N: usize>(directory: &Path, addresses: [&str; N]) -> [Tls; N] {

@@ -52,13 +52,12 @@ impl Serving {
         index: usize,
     ) -> Result<Serving, Ended> {
         let own = listener.local_addr();
-        let at = config.servers[index].ip();
         let (inbox, events) = mpsc::channel();
         let inbox = Arc::new(Mutex::new(inbox));
         let is_over = Arc::new(AtomicBool::new(false));
         let status = Arc::default();
         let life = Life {
-            security: Security::of_server(config.tls.as_ref(), at)?,
+            security: Security::of_server(config, index)?,
             config: config.clone(),
             index,
             inbox: Arc::clone(&inbox),
@@ -457,9 +456,8 @@ pub(super) fn keep_dialling(
                     link::carry(host.stream, peer, &process)
                 }
                 Ok(Err(refusal)) => {
-                    let is_keepers =
-                        || refusal.is_rulers || locked(&process).keeper_place() == Some(place);
-                    let is_final = refusal.is_other_life && is_keepers();
+                    let keeper = locked(&process).keeper_place();
+                    let is_final = refusal.is_final(keeper == Some(place));
                     if is_final {
                         // It ends by this, or has ended.
                         let _ = inbox.send(Event::Refused(refusal.why));
