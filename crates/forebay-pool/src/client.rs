@@ -114,6 +114,8 @@ pub struct Client {
     /// Where the next look for a file that can go begins.
     looked_at: u64,
     files_made: u32,
+    /// Files of which something is given back, or not sure any more, since this was asked for last; `None`: nobody asks.
+    going: Option<BTreeSet<File>>,
     results: Vec<(u64, Result<Answer, Failure>)>,
 }
 
@@ -150,6 +152,7 @@ impl Client {
             order: BTreeMap::new(),
             looked_at: 0,
             files_made: 0,
+            going: None,
             results: Vec::new(),
         }
     }
@@ -169,6 +172,14 @@ impl Client {
         !self.gone
             && self.view.active
             && (now < self.valid_until || is_made(Mistake::TermsNeverEnd))
+    }
+
+    /// How long operations will be served if the register answers nothing any more, in milliseconds.
+    pub fn term_left(&self, now: u64) -> u64 {
+        match self.is_member(now) {
+            true => self.valid_until.saturating_sub(now),
+            false => 0,
+        }
     }
 
     /// What has ended since the last call, in this order.

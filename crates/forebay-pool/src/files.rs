@@ -308,7 +308,8 @@ fn again<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::net::{Serving, tests::config};
@@ -348,5 +349,40 @@ mod tests {
         assert!(is_gone(three), "the end");
         serving.stop();
         drop(other);
+    }
+
+    #[test]
+    fn who_watches_hears_of_a_file_before_others_change_it() {
+        let config = config(1);
+        let serving = Serving::begin(&config, 0).unwrap();
+        let join = || Arc::new(Files::join(&config, PATIENCE).unwrap());
+        let (files, other) = (join(), join());
+        let made = files.make(File::ROOT, b"file", Facts::default()).unwrap();
+        let file = made.0.file;
+        let is_written = Arc::new(AtomicBool::new(false));
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        files.pool().watch({
+            let (is_written, heard) = (Arc::clone(&is_written), Arc::clone(&heard));
+            move |file| {
+                // Time for others to go on, if they could.
+                std::thread::sleep(Duration::from_millis(100));
+                let is_written = is_written.load(Ordering::SeqCst);
+                heard.lock().unwrap().push((file, is_written));
+            }
+        });
+        let takes = || std::mem::take(&mut *heard.lock().unwrap());
+        files.write(file, 0, b"bytes").unwrap();
+        assert_eq!(files.attributes(file).unwrap().0, 5);
+        assert!(files.pool().term_left() > Duration::ZERO);
+        // What another one reads stays here as well.
+        assert_eq!(other.read(file, 0, 9).unwrap(), b"bytes");
+        assert_eq!(takes(), []);
+        other.write(file, 0, b"BYTES").unwrap();
+        is_written.store(true, Ordering::SeqCst);
+        let heard_of = takes();
+        assert!(heard_of.contains(&(file, false)), "{heard_of:?}");
+        assert!(!heard_of.iter().any(|(_, is_written)| *is_written));
+        drop((files, other));
+        serving.stop();
     }
 }

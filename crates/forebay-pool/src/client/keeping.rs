@@ -5,7 +5,7 @@
 //! that has seen many files keeps and claims no more than one that has seen few. Files with operations, with what the servers do not have, or with
 //! questions under way stay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Client;
 use super::changes::WHOLE;
@@ -32,6 +32,23 @@ const LOOKS_MAX: usize = 64;
 type Given = BTreeMap<Server, Vec<(File, Range, bool)>>;
 
 impl Client {
+    /// From now on it notes of which files what others have been told may be true no longer.
+    pub fn note_what_goes(&mut self) {
+        self.going.get_or_insert_default();
+    }
+
+    /// These files, since the last call: some grant of theirs is given back, or what is here of them is doubted. Whoever has been told something of them has to hear
+    /// it before the messages are sent which this client has made meanwhile.
+    pub fn what_goes(&mut self) -> BTreeSet<File> {
+        self.going.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    pub(super) fn goes(&mut self, file: File) {
+        if let Some(going) = &mut self.going {
+            going.insert(file);
+        }
+    }
+
     /// A file is used, and is the last one to go.
     pub(super) fn use_file(&mut self, file: File) {
         let newest = self.order.last_key_value();
@@ -159,6 +176,7 @@ impl Client {
     }
 
     fn forget_file(&mut self, file: File) {
+        self.goes(file);
         if let Some(state) = self.files.remove(&file) {
             self.order.remove(&state.used);
             for cached in state.cache.values() {
@@ -199,6 +217,7 @@ impl Client {
         state.recalls.retain(|recall| *recall != (range, keep));
         state.locks.release((), range, u64::MAX, keep);
         if !keep {
+            self.goes(file);
             self.drop_blocks(file, range);
         }
     }

@@ -215,6 +215,7 @@ impl Client {
             return;
         }
         for file in self.files.keys().copied().collect::<Vec<_>>() {
+            self.goes(file);
             let is_names = file == File::NAMES;
             let is_in_part = |active: &mut Active| match active.phase {
                 Phase::Cut { .. } | Phase::Create { .. } => true,

@@ -162,6 +162,18 @@ impl Pool {
         process.is_over || process.is_given_up()
     }
 
+    /// From now on `watcher` is told of each file of which this member gives something back, or does not know any more that it is so: what an operation has answered
+    /// before may be true no longer. It is told before anybody else may change the file, and keeps this member from all else meanwhile: it must
+    /// not wait, nor do operations.
+    pub fn watch(&self, watcher: impl Fn(File) + Send + 'static) {
+        process::locked(&self.process).watch(Box::new(watcher));
+    }
+
+    /// For how long this member uses what it holds, if it hears nothing of the pool any more: then others may change that.
+    pub fn term_left(&self) -> Duration {
+        Duration::from_millis(process::locked(&self.process).term_left())
+    }
+
     /// Which ways requests have gone, and how often SEED has learnt.
     pub fn counts(&self) -> Counts {
         self.counting().counts()

@@ -16,7 +16,7 @@ use super::clock::Moment;
 use super::link::{Link, Newest};
 use super::status::Status;
 use crate::client::{Answer, Client, Failure};
-use crate::ids::{Epoch, Node};
+use crate::ids::{Epoch, File, Node};
 use crate::message::{Addresses, Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
@@ -24,6 +24,9 @@ use crate::server::Server;
 
 /// What becomes of an operation.
 pub(super) type Outcome = Result<Answer, Failure>;
+
+/// Who is told of files ([`Pool::watch`](super::Pool::watch)).
+pub(super) type Watcher = Box<dyn Fn(File) + Send>;
 
 /// What a process is told besides what comes by its connections.
 pub(super) enum Event {
@@ -68,6 +71,8 @@ pub(super) struct Process {
     /// Where results of operations go that have not ended.
     askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
+    /// Who is told of files of which what he was told may be true no longer.
+    watcher: Option<Watcher>,
     pub is_over: bool,
     is_in: Arc<AtomicBool>,
     /// What a server says of itself.
@@ -106,6 +111,7 @@ impl Process {
             told: Default::default(),
             askers: BTreeMap::new(),
             asked: 0,
+            watcher: None,
             is_over: false,
             is_in,
             status: Arc::default(),
@@ -421,6 +427,7 @@ impl Process {
 
     /// Sends messages; those to this process are taken at once. What cannot be sent is lost, and its sender learns of the next connection.
     fn dispatch(&mut self, from: Node, out: Outbox) {
+        self.tell_watcher();
         let addressed =
             |from: Node, out: Outbox| out.into_iter().map(move |(to, what)| (from, to, what));
         let mut queue: VecDeque<_> = addressed(from, out).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{self, Receiver};
 
-use super::{Machine, Outcome, Process};
+use super::{Machine, Outcome, Process, Watcher};
 use crate::client::{Failure, Operation};
 use crate::message::Outbox;
 
@@ -27,6 +27,29 @@ impl Process {
             self.askers.insert(number, asker);
             outcome
         })
+    }
+
+    /// From now on somebody is told of what goes.
+    pub fn watch(&mut self, watcher: Watcher) {
+        if let Machine::Client(client) = &mut self.machine {
+            client.note_what_goes();
+            self.watcher = Some(watcher);
+        }
+    }
+
+    /// Before anything is sent: what is given back others may change as soon as they have it.
+    pub(super) fn tell_watcher(&mut self) {
+        if let (Machine::Client(client), Some(watcher)) = (&mut self.machine, &self.watcher) {
+            client.what_goes().into_iter().for_each(watcher);
+        }
+    }
+
+    /// How long a client may go on if the register answers nothing any more, in milliseconds.
+    pub fn term_left(&self) -> u64 {
+        match &self.machine {
+            Machine::Client(client) if !self.is_over => client.term_left(self.now()),
+            _ => 0,
+        }
     }
 
     /// Whether the pool does not want this client any more.
