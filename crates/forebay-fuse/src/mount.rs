@@ -5,7 +5,7 @@
 //! the devices.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -49,6 +49,8 @@ pub struct Options {
     pub dev: bool,
     /// How long the kernel may believe what it was told of names and attributes.
     pub believed: Duration,
+    /// Of a pool: the kernel keeps what it has of files, as long as this host's grants last or until they are opened again.
+    pub cache: bool,
     /// Whether requests come by io_uring.
     pub ring: Ring,
 }
@@ -62,6 +64,7 @@ impl Default for Options {
             suid: false,
             dev: false,
             believed: Duration::from_secs(1),
+            cache: false,
             ring: Ring::Auto,
         }
     }
@@ -294,7 +297,7 @@ impl Mounted {
     /// # Errors
     /// Why that cannot be, and what to do about it.
     pub fn begin_pool(files: Files, places: &Places, options: &Options) -> Result<Self, String> {
-        let pooled = Arc::new(Pooled::new(files, options.believed));
+        let pooled = Arc::new(Pooled::new(files, options.believed, options.cache));
         let serving = attach_and_serve(&pooled, places, options)?;
         Ok(Mounted {
             behind: Behind::Pool(pooled),
@@ -425,9 +428,10 @@ fn attach_and_serve(
 
 /// The kernel keeps others out, unless `allow_other` is given. It lets descriptors pass that they have from this user, and so whoever asks is answered.
 fn serve<F: Served>(served: &Arc<F>, device: OwnedFd, ring: Ring) -> io::Result<Threads> {
+    served.begins(device.as_fd())?;
     let answers = Arc::new(Serving(Arc::clone(served)));
     let follow = F::FOLLOWS.then(Follow::begin).flatten();
-    Threads::begin(device, wanted::<F>(), ring, follow, answers)
+    Threads::begin(device, wanted(&**served), ring, follow, answers)
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use crate::contents::{Manner, Part};
 use crate::failed::{Answer, Failed};
 use crate::names::Special;
 use crate::replies::{
-    Entries, attributes, created, entry, found_or_absent, list_with_attributes, opened, reply,
-    room, space, synced, told_bytes,
+    Entries, attributes, changed, created, entry, found_or_absent, list_with_attributes, opened,
+    reply, room, space, synced, told_bytes,
 };
 use crate::served::Served;
 use crate::transport::{Answers, Request, Unanswered};
@@ -33,7 +33,7 @@ pub(crate) struct Serving<F>(pub(crate) Arc<F>);
 
 /// What is asked of the kernel; what it does not have is done without. Not asked for is `FUSE_ASYNC_DIO`: the parts of one write that makes a file
 /// longer would come in any order, and appends be mixed.
-pub(crate) const fn wanted<F: Served>() -> u64 {
+pub(crate) fn wanted(served: &impl Served) -> u64 {
     init::ASYNC_READ
         | init::BIG_WRITES
         | init::MAX_PAGES
@@ -41,7 +41,7 @@ pub(crate) const fn wanted<F: Served>() -> u64 {
         | init::DO_READDIRPLUS
         | init::READDIRPLUS_AUTO
         | init::HANDLE_KILLPRIV_V2
-        | F::ALSO
+        | served.also()
 }
 
 impl<F: Served> Answers for Serving<F> {
@@ -94,7 +94,7 @@ impl<F: Served> Serving<F> {
             FSYNCDIR => reply(to, self.sync_directory(asked)),
             RELEASE => reply(to, self.release(asked)),
             RELEASEDIR => reply(to, self.release_directory(asked)),
-            SETATTR => reply(to, self.told(self.change(asked))),
+            SETATTR => reply(to, self.change(asked).map(|told| changed(&*self.0, &told))),
             MKNOD => reply(to, self.made(self.make_special(asked))),
             MKDIR => reply(to, self.made(self.make_directory(asked))),
             SYMLINK => reply(to, self.made(self.make_symlink(asked))),
@@ -247,10 +247,11 @@ impl<F: Served> Serving<F> {
         }
         let how = asked.own(wire::OpenIn::parse)?;
         let handle = self.0.open(asked.number(), how.flags)?;
+        let ways = self.0.as_opened(handle, how.flags);
         // Who can only read has nothing to wait for when he closes.
         let ways = match how.flags & libc::O_ACCMODE {
-            libc::O_RDONLY => F::AS_OPENED | wire::opened::NOFLUSH,
-            _ => F::AS_OPENED,
+            libc::O_RDONLY => ways | wire::opened::NOFLUSH,
+            _ => ways,
         };
         Ok(opened(handle, ways))
     }

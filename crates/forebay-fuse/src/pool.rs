@@ -1,13 +1,14 @@
 //! The file system: the files of a pool.
 //!
 //! A file's number is the pool's own. The kernel keeps no copies of bytes and believes nothing of names and attributes: other hosts change them.
-//! What this host has read is in the memory of this process, under the pool's grants.
+//! What this host has read is in the memory of this process, under the pool's grants. What the kernel keeps where it is asked to, [`kept`] says.
 //!
 //! Written bytes are this host's until somebody else wants them, or they are synced. The time of a write is told to the pool at
 //! `fsync` and at `close`; this mount shows it at once. A file whose last name goes while it is open here stays until it is
 //! closed here. Other hosts that have it open find that it is gone (`ESTALE`).
 
 mod ending;
+mod kept;
 mod served;
 
 use std::collections::HashMap;
@@ -27,6 +28,7 @@ use crate::contents::{SET_GROUP, without_privileges};
 use crate::failed::{Answer, Failed};
 use crate::handles::Handles;
 use ending::UNSYNCED_MAX;
+use kept::{Kept, Looked};
 
 const SECTOR: u64 = 512;
 
@@ -63,6 +65,8 @@ type Names = Vec<(Vec<u8>, Entry)>;
 struct Opening {
     file: File,
     heard: Heard,
+    /// Of one that the kernel reads by its own pages.
+    looked: Option<Looked>,
 }
 
 /// An open directory: the names that it had when it was read from its beginning.
@@ -76,6 +80,8 @@ struct Listing {
 pub(crate) struct Pooled {
     files: Files,
     believed: Duration,
+    /// `None`: the kernel keeps nothing.
+    kept: Option<Arc<Kept>>,
     known: Mutex<HashMap<File, Known>>,
     openings: Handles<Opening>,
     listings: Handles<Listing>,
@@ -86,10 +92,16 @@ pub(crate) struct Pooled {
 }
 
 impl Pooled {
-    pub(crate) fn new(files: Files, believed: Duration) -> Self {
+    /// `cache`: the kernel keeps what it has of files.
+    pub(crate) fn new(files: Files, believed: Duration, cache: bool) -> Self {
+        let kept = cache.then(Arc::<Kept>::default);
+        if let Some(kept) = kept.clone() {
+            files.pool().watch(move |file| kept.goes(file));
+        }
         Pooled {
             files,
             believed,
+            kept,
             known: Mutex::default(),
             openings: Handles::new(),
             listings: Handles::new(),
@@ -125,6 +137,13 @@ impl Pooled {
         }
         self.tidy(file);
         Ok(synced?)
+    }
+
+    /// Its bytes may be others now: also where a write has failed, of which a part may be there.
+    fn differs(&self, file: File) {
+        if let Some(kept) = &self.kept {
+            kept.changed(file);
+        }
     }
 
     /// It was written.
@@ -269,7 +288,9 @@ impl Pooled {
             }
         }
         if let Some(len) = changes.len {
-            self.files.truncate(file, len)?;
+            let truncated = self.files.truncate(file, len);
+            self.differs(file);
+            truncated?;
             self.written(file);
             self.publish(file)?;
         }

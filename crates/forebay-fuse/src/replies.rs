@@ -50,20 +50,22 @@ pub(crate) fn generation<F: Served>(told: &FileAttr) -> u64 {
 }
 
 /// How long the kernel may believe this. It does not know that a program has lost its privileges by being written to.
-fn believed(served: &impl Served, told: &FileAttr) -> Duration {
+fn believed(told: &FileAttr, so_long: Duration) -> Duration {
     match told.is_regular() && told.mode & (SET_USER | SET_GROUP) != 0 {
         true => Duration::ZERO,
-        false => served.believed(),
+        false => so_long,
     }
 }
 
 pub(crate) fn entry<F: Served>(served: &F, told: &FileAttr) -> EntryOut {
-    let believed = believed(served, told);
+    let of_it = believed(told, served.believed_of(told.number));
     EntryOut {
         nodeid: told.number,
         generation: generation::<F>(told),
         attr: told.to_wire(),
-        ..believed_entry(believed)
+        attr_valid: of_it.as_secs(),
+        attr_valid_nsec: of_it.subsec_nanos(),
+        ..believed_entry(believed(told, served.believed()))
     }
 }
 
@@ -82,7 +84,15 @@ fn believed_entry(believed: Duration) -> EntryOut {
 pub(crate) fn found_or_absent<F: Served>(served: &F, found: Answer<FileAttr>) -> Answer<EntryOut> {
     match found {
         Err(Failed(libc::ENOENT)) if F::ALONE => Ok(believed_entry(served.believed())),
-        found => Ok(entry(served, &found?)),
+        found => {
+            let told = found?;
+            let believed = believed(&told, served.believed_name());
+            Ok(EntryOut {
+                entry_valid: believed.as_secs(),
+                entry_valid_nsec: believed.subsec_nanos(),
+                ..entry(served, &told)
+            })
+        }
     }
 }
 
@@ -94,7 +104,16 @@ pub(crate) fn created<F: Served>(served: &F, told: &FileAttr, handle: u64) -> Cr
 }
 
 pub(crate) fn attributes(served: &impl Served, told: &FileAttr) -> AttrOut {
-    let believed = believed(served, told);
+    attributes_for(told, served.believed_of(told.number))
+}
+
+/// After a change the kernel takes what it is told without a look at what it has been told meanwhile.
+pub(crate) fn changed(served: &impl Served, told: &FileAttr) -> AttrOut {
+    attributes_for(told, served.believed())
+}
+
+fn attributes_for(told: &FileAttr, so_long: Duration) -> AttrOut {
+    let believed = believed(told, so_long);
     AttrOut {
         attr_valid: believed.as_secs(),
         attr_valid_nsec: believed.subsec_nanos(),

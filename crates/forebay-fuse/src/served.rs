@@ -5,6 +5,8 @@
 //! the kernel has checked before.
 
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,13 +30,31 @@ pub(crate) trait Served: Send + Sync + 'static {
     const ALONE: bool;
     /// What it takes of the kernel's, besides what every mount does.
     const ALSO: u64;
-    /// What the kernel may do with files that are open.
+    /// What the kernel may do with files that are made and open.
     const AS_OPENED: u32;
     /// Whether the threads that answer stay where the last requests came from. They must start no lasting threads, which would be kept there.
     const FOLLOWS: bool;
 
+    /// What it takes of the kernel's in this mount, besides what every mount does.
+    fn also(&self) -> u64 {
+        Self::ALSO
+    }
+
+    /// The kernel is going to ask by this device.
+    fn begins(&self, _device: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
     /// How long the kernel may believe what it was told of names and attributes.
     fn believed(&self) -> Duration;
+    /// How long it may believe a name that it looks up.
+    fn believed_name(&self) -> Duration {
+        self.believed()
+    }
+    /// How long it may believe what it is told of a file whose number it has asked for, or looks up.
+    fn believed_of(&self, _number: u64) -> Duration {
+        self.believed()
+    }
 
     /// Finds a name. The kernel knows the file from then on, once more, until it is forgotten as often; so it does after whatever
     /// makes a file.
@@ -58,6 +78,10 @@ pub(crate) trait Served: Send + Sync + 'static {
     fn close_directory(&self, handle: u64);
 
     fn open(&self, number: u64, flags: i32) -> Answer<u64>;
+    /// What the kernel may do with an opening.
+    fn as_opened(&self, _handle: u64, _flags: i32) -> u32 {
+        Self::AS_OPENED
+    }
     /// Makes a file, or opens the one that is there, unless `flags` has `O_EXCL`. Where this is not served, the kernel asks once: from then on it makes files
     /// with [`Served::make_special`], and opens them.
     fn create(

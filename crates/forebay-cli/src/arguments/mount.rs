@@ -56,6 +56,10 @@ pub struct Mount {
     /// not at all. By default 1 for a directory, and 0 for a pool. A store nobody changes beside its mount
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none)]
     pub believe: Option<f64>,
+    /// Of a pool: the kernel keeps bytes of files as well, and what it knows of them. Whoever opens a file finds what was there when he did, and what
+    /// other hosts write afterwards perhaps later: as over NFS
+    #[arg(long)]
+    pub cache: bool,
     /// Write the line that says that it can be used to this descriptor as well
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<u32>,

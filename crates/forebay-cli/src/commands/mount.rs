@@ -39,9 +39,8 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     let places = places.map_err(Failure::Failed)?;
     let pool = pool.map(forebay_pool::net::Config::of_name).transpose();
     let pool = pool.map_err(|wrong| Failure::Usage(wrong.to_string()))?;
-    if arguments.metrics.is_some() && pool.is_none() {
-        let why = "--metrics: only a pool's mount has any; see `forebay stat` for a session";
-        return Err(Failure::Usage(why.to_string()));
+    if pool.is_none() {
+        has_nothing_of_pools(&arguments)?;
     }
     let config = crate::settings::load_to_join(arguments.settings.options()?)?;
     if arguments.daemon {
@@ -127,6 +126,18 @@ fn join(pool: &forebay_pool::net::Config, places: &Places) -> Result<Files, Stri
     })
 }
 
+/// What is mounted is no pool, so that nothing is asked for that only a pool has.
+fn has_nothing_of_pools(arguments: &Mount) -> Result<(), Failure> {
+    let why = if arguments.metrics.is_some() {
+        "--metrics: only a pool's mount has any; see `forebay stat` for a session"
+    } else if arguments.cache {
+        "--cache: only for a pool"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Usage(why.to_string()))
+}
+
 /// The session of a directory's mount.
 struct Kept {
     session: Session,
@@ -153,6 +164,7 @@ fn options(arguments: &Mount) -> Result<Options, Failure> {
     let believed = arguments.believe.unwrap_or(if is_pool { 0.0 } else { 1.0 });
     let mut options = Options {
         believed: Duration::from_secs_f64(believed),
+        cache: arguments.cache,
         ring: arguments.ring,
         ..Options::default()
     };
@@ -182,6 +194,7 @@ fn in_background(arguments: &Mount, places: &Places, config: &Config) -> Result<
     let flags = [
         (arguments.read_only, "--read-only"),
         (arguments.allow_other, "--allow-other"),
+        (arguments.cache, "--cache"),
     ];
     command.args(flags.iter().filter(|(yes, _)| *yes).map(|(_, flag)| flag));
     if !arguments.options.is_empty() {

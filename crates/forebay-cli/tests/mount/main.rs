@@ -3,6 +3,7 @@
 
 mod aio;
 mod bytes;
+mod cached;
 mod damaged;
 mod deaths;
 mod ends;

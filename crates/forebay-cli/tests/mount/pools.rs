@@ -146,6 +146,11 @@ impl Hosts {
         self.mounts.push((point, process));
     }
 
+    /// The process of a mount.
+    pub fn process(&mut self, at: usize) -> &mut Process {
+        &mut self.mounts[at].1
+    }
+
     pub fn points(&self) -> [PathBuf; 2] {
         [self.mounts[0].0.clone(), self.mounts[1].0.clone()]
     }
@@ -247,9 +252,13 @@ fn requests_go_both_ways_and_metrics_tell_how_many() {
 
 #[test]
 fn two_hosts_see_the_same_names_and_bytes_at_once() {
-    let Some(mut hosts) = Hosts::begin("pool-names", 7421) else {
-        return;
-    };
+    if let Some(hosts) = Hosts::begin("pool-names", 7421) {
+        see_the_same(hosts);
+    }
+}
+
+/// Two hosts see the same names and bytes at once.
+pub fn see_the_same(mut hosts: Hosts) {
     let [a, b] = hosts.points();
     fs::create_dir(a.join("dir")).expect("made");
     fs::write(a.join("dir/file"), vec![7; 300_000]).expect("written");
@@ -336,9 +345,13 @@ fn append_together(a: &Path, b: &Path) {
 
 #[test]
 fn files_behave_as_files_do() {
-    let Some(mut hosts) = Hosts::begin("pool-model", 7431) else {
-        return;
-    };
+    if let Some(hosts) = Hosts::begin("pool-model", 7431) {
+        behave_as_files_do(hosts);
+    }
+}
+
+/// Files behave as files do, on the one host and seen from the other.
+pub fn behave_as_files_do(mut hosts: Hosts) {
     let [a, b] = hosts.points();
     for (seed, profile, count) in [
         (1, &Profile::TINY, 150),

@@ -105,7 +105,7 @@ mod tests {
         let servers = [0, 1]
             .map(|server| forebay_pool::net::Serving::begin(&config, server).expect("a server"));
         let files = Files::join(&config, Duration::from_secs(60)).expect("in");
-        let pooled = Pooled::new(files, Duration::ZERO);
+        let pooled = Pooled::new(files, Duration::ZERO, false);
         let name = pooled.files.make(File::ROOT, b"name", Facts::default());
         let file = name.expect("made").0.file;
         let [first, second] = [(), ()].map(|()| pooled.open(file.0, 0).expect("open"));

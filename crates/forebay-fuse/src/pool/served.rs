@@ -1,7 +1,8 @@
 //! A pool, as requests need it.
 
 use std::ffi::OsStr;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,11 @@ const BLOCK: u64 = 4096;
 const LOOKS_MAX: usize = 16;
 
 impl Pooled {
+    /// How long the kernel may believe what can be taken back from it: the other half of the term is for an answer that it takes late.
+    fn believed_in_term(&self) -> Duration {
+        self.believed.max(self.files.pool().term_left() / 2)
+    }
+
     fn make(
         &self,
         by: &Caller,
@@ -66,12 +72,40 @@ impl Pooled {
 impl Served for Pooled {
     const ALONE: bool = false;
     const ALSO: u64 = init::DIRECT_IO_ALLOW_MMAP;
-    /// No copies of files in the kernel; several threads may write one file at once.
+    /// No copies of files in the kernel, but for those that only read and where it keeps any; several threads may write one file at once.
     const AS_OPENED: u32 = opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES;
     const FOLLOWS: bool = false;
 
+    fn also(&self) -> u64 {
+        match self.kept {
+            Some(_) => Self::ALSO | init::AUTO_INVAL_DATA,
+            None => Self::ALSO,
+        }
+    }
+
+    fn begins(&self, device: BorrowedFd<'_>) -> io::Result<()> {
+        if let Some(kept) = &self.kept {
+            kept.tell_by(device.try_clone_to_owned()?);
+        }
+        Ok(())
+    }
+
     fn believed(&self) -> Duration {
         self.believed
+    }
+
+    fn believed_of(&self, number: u64) -> Duration {
+        match &self.kept {
+            Some(kept) if kept.has_met(File(number)) => self.believed_in_term(),
+            _ => self.believed,
+        }
+    }
+
+    fn believed_name(&self) -> Duration {
+        match &self.kept {
+            Some(kept) if kept.keeps_names() => self.believed_in_term(),
+            _ => self.believed,
+        }
     }
 
     fn look_up(&self, parent: u64, name: &OsStr) -> Answer<FileAttr> {
@@ -94,16 +128,27 @@ impl Served for Pooled {
                     continue;
                 }
                 // Or what is known of it was at a server that died.
-                Err(Failed(libc::ESTALE | libc::EIO)) => Ok(by_name(entry)),
+                Err(Failed(libc::ESTALE | libc::EIO)) => {
+                    // So little that the kernel may keep nothing of it.
+                    self.forget(entry.file.0, 0);
+                    Ok(by_name(entry))
+                }
                 told => told,
             };
         }
         Err(Failed(libc::ENOENT))
     }
 
-    fn forget(&self, _number: u64, _lookups: u64) {}
+    fn forget(&self, number: u64, _lookups: u64) {
+        if let Some(kept) = &self.kept {
+            kept.forgotten(File(number));
+        }
+    }
 
     fn attributes(&self, number: u64) -> Answer<FileAttr> {
+        if let Some(kept) = &self.kept {
+            kept.met(File(number));
+        }
         self.told(File(number))
     }
 
@@ -231,10 +276,23 @@ impl Served for Pooled {
         if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
             self.known().entry(File(number)).or_default().is_synced = true;
         }
+        // Whoever writes goes past the kernel's pages: it would append where it believes the end to be.
+        let only_reads = flags & libc::O_ACCMODE == libc::O_RDONLY;
+        let kept = self.kept.as_ref().filter(|_| only_reads);
         Ok(self.openings.add(Opening {
             file: File(number),
             heard: self.files.heard(),
+            looked: kept.map(|kept| kept.looked(File(number))),
         }))
+    }
+
+    fn as_opened(&self, handle: u64, _flags: i32) -> u32 {
+        let looked = self.openings.get(handle).map(|opening| opening.looked);
+        match looked {
+            Ok(Some(looked)) if looked.keeps => opened::KEEP_CACHE,
+            Ok(Some(_)) => 0,
+            _ => Self::AS_OPENED,
+        }
     }
 
     fn create(
@@ -253,10 +311,12 @@ impl Served for Pooled {
     }
 
     fn read(&self, at: Part, len: usize, to: Unanswered) {
-        let read = self
-            .openings
-            .get(at.handle)
-            .and_then(|opening| Ok(self.files.read(opening.file, at.offset, len as u64)?));
+        let read = self.openings.get(at.handle).and_then(|opening| {
+            if let (Some(kept), Some(looked)) = (&self.kept, opening.looked) {
+                kept.reads(opening.file, looked);
+            }
+            Ok(self.files.read(opening.file, at.offset, len as u64)?)
+        });
         match read {
             Ok(bytes) => to.send(&[IoSlice::new(&bytes)]),
             Err(failed) => to.fail(failed),
@@ -269,11 +329,12 @@ impl Served for Pooled {
         if how.kills {
             self.kill_privileges(file)?;
         }
-        if how.flags & libc::O_APPEND != 0 && !how.mapped {
-            self.files.append(file, bytes)?;
-        } else {
-            self.files.write(file, at.offset, bytes)?;
-        }
+        let written = match how.flags & libc::O_APPEND != 0 && !how.mapped {
+            true => self.files.append(file, bytes).map(drop),
+            false => self.files.write(file, at.offset, bytes),
+        };
+        self.differs(file);
+        written?;
         self.written(file);
         if how.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
             self.sync_file(file, Some(&opening.heard))?;
@@ -319,6 +380,7 @@ impl Served for Pooled {
             self.files.write(target, to.offset + done, &bytes)?;
             Ok(bytes.len())
         });
+        self.differs(target);
         self.written(target);
         // Which of its openings this goes by the kernel does not say.
         if self

@@ -94,6 +94,24 @@ impl Device {
     }
 }
 
+impl Device {
+    /// Tells the kernel something that it has not asked for (`FUSE_NOTIFY_...`).
+    ///
+    /// # Errors
+    /// The kernel's: it does not know what this is about, for one.
+    pub(crate) fn tell(&self, what: u32, bytes: &[u8]) -> io::Result<()> {
+        let header = OutHeader {
+            len: (OutHeader::SIZE + bytes.len()) as u32,
+            error: what as i32,
+            // No request.
+            unique: 0,
+        };
+        let header = header.bytes();
+        rustix::io::writev(&self.0, &[IoSlice::new(&header), IoSlice::new(bytes)])?;
+        Ok(())
+    }
+}
+
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

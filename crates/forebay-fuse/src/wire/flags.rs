@@ -4,6 +4,8 @@
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    /// Each read asks whether the file has changed, unless what is known of it is believed.
+    pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
@@ -24,6 +26,13 @@ pub(crate) mod opened {
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
     pub(crate) const NOFLUSH: u32 = 1 << 5;
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// What the kernel is told without having asked (`FUSE_NOTIFY_...`).
+pub(crate) mod notify {
+    pub(crate) const INVAL_INODE: u32 = 2;
+    /// All names are to be asked for again (Linux 6.16).
+    pub(crate) const INC_EPOCH: u32 = 8;
 }
 
 /// What is to be set (`FATTR_...`).

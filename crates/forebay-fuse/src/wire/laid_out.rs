@@ -53,6 +53,7 @@ fn what_is_told_of_files() {
         StatfsOut 80 {
             blocks 0+8, bfree 8+8, bavail 16+8, files 24+8, ffree 32+8, bsize 40+4, namelen 44+4, frsize 48+4, padding 52+4,
         }
+        InvalInodeOut 24 { ino 0+8, off 8+8, len 16+8 }
         LseekOut 8 { offset 0+8 }
         IoctlOut 16 { result 0+4, flags 4+4, in_iovs 8+4, out_iovs 12+4 }
         SpaceOut 32 { about.result 0+4, about.out_iovs 12+4 }

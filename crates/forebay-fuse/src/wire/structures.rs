@@ -267,6 +267,13 @@ structures! {
         padding: u32,
     }
 
+    /// What the kernel is to forget of a file: all but pages, and these pages, if `off` is not negative.
+    InvalInodeOut {
+        ino: u64,
+        off: i64,
+        len: i64,
+    }
+
     LseekOut {
         offset: u64,
     }
