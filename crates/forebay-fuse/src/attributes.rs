@@ -1,5 +1,7 @@
 //! What is told of a file, and what a time is.
 
+use std::time::Duration;
+
 use crate::wire;
 
 const NS: i128 = 1_000_000_000;
@@ -51,6 +53,8 @@ pub(crate) struct FileAttr {
     /// Of a device: its number as the kernel packs it into 32 bits.
     pub(crate) device: u32,
     pub(crate) block_size: u32,
+    /// How long the kernel may believe this, if not as long as all that it is told.
+    pub(crate) believed: Option<Duration>,
 }
 
 /// The size of request that a regular file advises its users to make (`st_blksize`).

@@ -195,6 +195,7 @@ fn plain(number: u64, stat: &Stat) -> FileAttr {
         gid: stat.st_gid,
         device: device_number(stat.st_rdev),
         block_size: stat.st_blksize as u32,
+        believed: None,
     }
 }
 

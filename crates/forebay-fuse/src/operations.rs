@@ -14,8 +14,8 @@ use crate::contents::{Manner, Part};
 use crate::failed::{Answer, Failed};
 use crate::names::Special;
 use crate::replies::{
-    Entries, attributes, changed, created, entry, found_or_absent, list_with_attributes, opened,
-    reply, room, space, synced, told_bytes,
+    Entries, attributes, created, entry, found_or_absent, list_with_attributes, opened, reply,
+    room, space, synced, told_bytes,
 };
 use crate::served::Served;
 use crate::transport::{Answers, Request, Unanswered};
@@ -51,6 +51,10 @@ impl<F: Served> Answers for Serving<F> {
         let _ = catch_unwind(AssertUnwindSafe(|| {
             self.answer_or_change(request.header.opcode, asked, to);
         }));
+    }
+
+    fn ended(&self) {
+        self.0.ended();
     }
 }
 
@@ -94,7 +98,7 @@ impl<F: Served> Serving<F> {
             FSYNCDIR => reply(to, self.sync_directory(asked)),
             RELEASE => reply(to, self.release(asked)),
             RELEASEDIR => reply(to, self.release_directory(asked)),
-            SETATTR => reply(to, self.change(asked).map(|told| changed(&*self.0, &told))),
+            SETATTR => reply(to, self.told(self.change(asked))),
             MKNOD => reply(to, self.made(self.make_special(asked))),
             MKDIR => reply(to, self.made(self.make_directory(asked))),
             SYMLINK => reply(to, self.made(self.make_symlink(asked))),

@@ -42,6 +42,8 @@ struct Known {
     is_going: bool,
     /// When it was written last, until the pool knows.
     modified: Option<i64>,
+    /// What the pool has said meanwhile instead of that.
+    hidden: Option<i64>,
     /// It was written since it was synced last.
     is_dirty: bool,
     /// Somebody has opened it who wants each change to be synced.
@@ -49,6 +51,25 @@ struct Known {
 }
 
 impl Known {
+    /// When it was written last, if the pool does not know: its time is this. Where another host has told the pool of a write since then, that
+    /// must not be hidden: who has seen the one time or the other sees a new one.
+    fn modified(&mut self, pools: i64) -> Option<i64> {
+        let own = self.modified?;
+        if self.hidden.is_some_and(|hidden| hidden != pools) {
+            self.modified = Some(later(own.max(pools)));
+        }
+        self.hidden = Some(pools);
+        self.modified
+    }
+
+    /// The pool knows of a write at this time.
+    fn published(&mut self, modified: i64) {
+        self.hidden = Some(modified);
+        if self.modified == Some(modified) {
+            (self.modified, self.hidden) = (None, None);
+        }
+    }
+
     /// What is known of a file that is being removed.
     fn going() -> Self {
         Known {
@@ -156,28 +177,55 @@ impl Pooled {
 
     /// Tells the pool when a file was written last.
     fn publish(&self, file: File) -> Answer<()> {
-        let known = self
-            .known()
-            .get_mut(&file)
-            .map(|known| known.modified.take());
-        let Some(Some(modified)) = known else {
+        let own = |all: &HashMap<File, Known>| all.get(&file).and_then(|known| known.modified);
+        let Some(before) = own(&self.known()) else {
             return Ok(());
         };
+        let published = match &self.kept {
+            None => self.publish_as(file, before),
+            Some(kept) => {
+                let since = kept.now();
+                let pools = self.files.attributes(file).map(|(_, facts)| facts.modified);
+                let modified = match (pools, self.known().get_mut(&file)) {
+                    (Ok(pools), Some(known)) => known.modified(pools),
+                    _ => Some(before),
+                };
+                let modified = modified.unwrap_or(before);
+                let mut published = self.publish_as(file, modified);
+                // Another host may have told of a write in between, which is not to be hidden.
+                let is_doubtful = published.is_ok() && kept.has_gone(file, since);
+                if is_doubtful {
+                    published = self.publish_as(file, later(modified));
+                }
+                if is_doubtful || modified != before {
+                    kept.take_back(file);
+                }
+                published
+            }
+        };
+        match published {
+            // Its times do not matter any more.
+            Err(Error::Pool(Failure::Gone)) => {
+                if let Some(known) = self.known().get_mut(&file) {
+                    known.published(before);
+                }
+                Ok(())
+            }
+            published => Ok(published?),
+        }
+    }
+
+    fn publish_as(&self, file: File, modified: i64) -> Result<(), Error> {
         let changes = PoolChanges {
             modified: Some(modified),
             changed: Some(modified),
             ..PoolChanges::default()
         };
-        match self.files.change(file, changes) {
-            // Its times do not matter any more.
-            Ok(()) | Err(Error::Pool(Failure::Gone)) => Ok(()),
-            Err(error) => {
-                if let Some(known) = self.known().get_mut(&file) {
-                    known.modified = known.modified.or(Some(modified));
-                }
-                Err(error.into())
-            }
+        self.files.change(file, changes)?;
+        if let Some(known) = self.known().get_mut(&file) {
+            known.published(modified);
         }
+        Ok(())
     }
 
     /// Forgets what there is nothing to know of.
@@ -264,16 +312,32 @@ impl Pooled {
     }
 
     fn told(&self, file: File) -> Answer<FileAttr> {
+        // Before the pool is asked: it may be told meanwhile.
+        let before = self.known().get(&file).and_then(|known| known.modified);
         let (size, facts) = self.files.attributes(file)?;
         let mut told = told(file, size, &facts);
-        if let Some(known) = self.known().get(&file) {
-            if let Some(modified) = known.modified {
-                told.modified = moment(modified);
-                told.changed = told.modified;
-            }
-            told.links -= u32::from(known.is_gone);
+        let mut all = self.known();
+        let mut known = all.get_mut(&file);
+        let now = { known.as_mut() }.and_then(|known| known.modified(facts.modified));
+        if let Some(modified) = now.or(before) {
+            told.modified = moment(modified);
+            told.changed = told.modified;
         }
+        told.links -= known.map_or(0, |known| u32::from(known.is_gone));
         Ok(told)
+    }
+
+    /// The same; the kernel may believe it if nothing of the file has been given back meanwhile. `asks`: by its number, so the kernel has it.
+    fn told_in_term(&self, file: File, asks: bool) -> Answer<FileAttr> {
+        let Some(kept) = &self.kept else {
+            return self.told(file);
+        };
+        let since = kept.now();
+        let told = self.told(file)?;
+        // The other half of the term is for an answer that the kernel takes late.
+        let in_term = self.files.pool().term_left() / 2;
+        let believed = { kept.may_believe(file, since, asks) }.then(|| self.believed.max(in_term));
+        Ok(FileAttr { believed, ..told })
     }
 
     fn changed(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
@@ -353,6 +417,9 @@ impl Pooled {
         if self.files.change(File(directory), changes).is_ok() {
             self.owes(File(directory));
         }
+        if let Some(kept) = &self.kept {
+            kept.take_back(File(directory));
+        }
     }
 
     /// The servers do not have it as it is.
@@ -364,6 +431,11 @@ impl Pooled {
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as i64)
+}
+
+/// A time that nobody has been told of, now or after this one.
+fn later(than: i64) -> i64 {
+    now().max(than.saturating_add(1))
 }
 
 fn set_time(time: NewTime, now: i64) -> i64 {
@@ -400,6 +472,7 @@ fn told(file: File, size: u64, facts: &Facts) -> FileAttr {
         gid: facts.gid,
         device: 0,
         block_size: 4096,
+        believed: None,
     }
 }
 

@@ -58,7 +58,7 @@ fn believed(told: &FileAttr, so_long: Duration) -> Duration {
 }
 
 pub(crate) fn entry<F: Served>(served: &F, told: &FileAttr) -> EntryOut {
-    let of_it = believed(told, served.believed_of(told.number));
+    let of_it = believed(told, told.believed.unwrap_or(served.believed()));
     EntryOut {
         nodeid: told.number,
         generation: generation::<F>(told),
@@ -84,15 +84,7 @@ fn believed_entry(believed: Duration) -> EntryOut {
 pub(crate) fn found_or_absent<F: Served>(served: &F, found: Answer<FileAttr>) -> Answer<EntryOut> {
     match found {
         Err(Failed(libc::ENOENT)) if F::ALONE => Ok(believed_entry(served.believed())),
-        found => {
-            let told = found?;
-            let believed = believed(&told, served.believed_name());
-            Ok(EntryOut {
-                entry_valid: believed.as_secs(),
-                entry_valid_nsec: believed.subsec_nanos(),
-                ..entry(served, &told)
-            })
-        }
+        found => Ok(entry(served, &found?)),
     }
 }
 
@@ -104,16 +96,7 @@ pub(crate) fn created<F: Served>(served: &F, told: &FileAttr, handle: u64) -> Cr
 }
 
 pub(crate) fn attributes(served: &impl Served, told: &FileAttr) -> AttrOut {
-    attributes_for(told, served.believed_of(told.number))
-}
-
-/// After a change the kernel takes what it is told without a look at what it has been told meanwhile.
-pub(crate) fn changed(served: &impl Served, told: &FileAttr) -> AttrOut {
-    attributes_for(told, served.believed())
-}
-
-fn attributes_for(told: &FileAttr, so_long: Duration) -> AttrOut {
-    let believed = believed(told, so_long);
+    let believed = believed(told, told.believed.unwrap_or(served.believed()));
     AttrOut {
         attr_valid: believed.as_secs(),
         attr_valid_nsec: believed.subsec_nanos(),

@@ -45,16 +45,11 @@ pub(crate) trait Served: Send + Sync + 'static {
         Ok(())
     }
 
-    /// How long the kernel may believe what it was told of names and attributes.
+    /// The kernel asks no more.
+    fn ended(&self) {}
+
+    /// How long the kernel may believe what it was told of names and attributes, unless what is told of a file says something else.
     fn believed(&self) -> Duration;
-    /// How long it may believe a name that it looks up.
-    fn believed_name(&self) -> Duration {
-        self.believed()
-    }
-    /// How long it may believe what it is told of a file whose number it has asked for, or looks up.
-    fn believed_of(&self, _number: u64) -> Duration {
-        self.believed()
-    }
 
     /// Finds a name. The kernel knows the file from then on, once more, until it is forgotten as often; so it does after whatever
     /// makes a file.

@@ -123,6 +123,7 @@ fn told(of: &Attributes) -> FileAttr {
         gid: of.gid,
         device: of.device,
         block_size: attributes::advised(of.mode, BLOCK as u32),
+        believed: None,
     }
 }
 

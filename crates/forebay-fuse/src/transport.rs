@@ -43,6 +43,8 @@ enum To {
 /// Who answers requests.
 pub(crate) trait Answers: Send + Sync + 'static {
     fn answer(&self, request: Request<'_>, to: Unanswered);
+    /// The device asks no more.
+    fn ended(&self) {}
 }
 
 impl Unanswered {

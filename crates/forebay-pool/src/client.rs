@@ -116,6 +116,8 @@ pub struct Client {
     files_made: u32,
     /// Files of which something is given back, or not sure any more, since this was asked for last; `None`: nobody asks.
     going: Option<BTreeSet<File>>,
+    /// The end of the term after which all files were among these.
+    went_at: u64,
     results: Vec<(u64, Result<Answer, Failure>)>,
 }
 
@@ -153,6 +155,7 @@ impl Client {
             looked_at: 0,
             files_made: 0,
             going: None,
+            went_at: 0,
             results: Vec::new(),
         }
     }
@@ -238,8 +241,9 @@ impl Client {
 
     /// Goes. What was not synced is lost, and others wait no term for what it held.
     pub fn leave(&mut self, out: &mut Outbox) {
-        out.push(alive(0, self.view.known(), Epoch(0), true, (false, 0)));
+        let known = self.view.known();
         self.give_up();
+        out.push(alive(0, known, Epoch(0), true, (false, 0)));
     }
 
     /// The clock has moved on.
@@ -253,6 +257,10 @@ impl Client {
             out.push(alive(now, self.view.known(), Epoch(0), false, (false, 0)));
         }
         if self.view.active && !self.is_member(now) {
+            if self.went_at != self.valid_until {
+                self.went_at = self.valid_until;
+                self.all_go();
+            }
             for state in self.files.values_mut() {
                 let ended = state.cut_off();
                 self.results
@@ -466,6 +474,7 @@ impl Client {
     fn give_up(&mut self) {
         self.left = self.unwritten();
         self.gone = true;
+        self.all_go();
         for (_, state) in std::mem::take(&mut self.files) {
             let ids = state
                 .active

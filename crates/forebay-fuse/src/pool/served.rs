@@ -32,11 +32,6 @@ const BLOCK: u64 = 4096;
 const LOOKS_MAX: usize = 16;
 
 impl Pooled {
-    /// How long the kernel may believe what can be taken back from it: the other half of the term is for an answer that it takes late.
-    fn believed_in_term(&self) -> Duration {
-        self.believed.max(self.files.pool().term_left() / 2)
-    }
-
     fn make(
         &self,
         by: &Caller,
@@ -90,22 +85,14 @@ impl Served for Pooled {
         Ok(())
     }
 
+    fn ended(&self) {
+        if let Some(kept) = &self.kept {
+            kept.stop();
+        }
+    }
+
     fn believed(&self) -> Duration {
         self.believed
-    }
-
-    fn believed_of(&self, number: u64) -> Duration {
-        match &self.kept {
-            Some(kept) if kept.has_met(File(number)) => self.believed_in_term(),
-            _ => self.believed,
-        }
-    }
-
-    fn believed_name(&self) -> Duration {
-        match &self.kept {
-            Some(kept) if kept.keeps_names() => self.believed_in_term(),
-            _ => self.believed,
-        }
     }
 
     fn look_up(&self, parent: u64, name: &OsStr) -> Answer<FileAttr> {
@@ -121,7 +108,7 @@ impl Served for Pooled {
         for _ in 0..LOOKS_MAX {
             let found = self.files.look_up(File(parent), name.as_bytes())?;
             let entry = found.ok_or(Failed(libc::ENOENT))?;
-            return match self.told(entry.file) {
+            return match self.told_in_term(entry.file, false) {
                 // Its name has gone a moment ago, or is another file's, and so it has gone too. Else the name has outlived it.
                 Err(Failed(libc::ESTALE)) if gone != Some(entry) => {
                     gone = Some(entry);
@@ -146,10 +133,7 @@ impl Served for Pooled {
     }
 
     fn attributes(&self, number: u64) -> Answer<FileAttr> {
-        if let Some(kept) = &self.kept {
-            kept.met(File(number));
-        }
-        self.told(File(number))
+        self.told_in_term(File(number), true)
     }
 
     fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
@@ -282,7 +266,7 @@ impl Served for Pooled {
         Ok(self.openings.add(Opening {
             file: File(number),
             heard: self.files.heard(),
-            looked: kept.map(|kept| kept.looked(File(number))),
+            looked: kept.and_then(|kept| kept.looked(File(number))),
         }))
     }
 

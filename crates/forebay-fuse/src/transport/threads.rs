@@ -51,6 +51,7 @@ impl Threads {
         let count = (cores * 2).clamp(THREADS_MIN, THREADS_MAX);
         let all = move || {
             let ended = serve_by_threads(count, &device, agreed, &*answers, follow.as_ref());
+            answers.ended();
             worse(ended, rings.join())
         };
         named().spawn(all).map(Threads)

@@ -31,8 +31,6 @@ pub(crate) mod opened {
 /// What the kernel is told without having asked (`FUSE_NOTIFY_...`).
 pub(crate) mod notify {
     pub(crate) const INVAL_INODE: u32 = 2;
-    /// All names are to be asked for again (Linux 6.16).
-    pub(crate) const INC_EPOCH: u32 = 8;
 }
 
 /// What is to be set (`FATTR_...`).

@@ -49,6 +49,13 @@ impl Client {
         }
     }
 
+    /// It has nothing any more that others may not change.
+    pub(super) fn all_go(&mut self) {
+        if let Some(going) = &mut self.going {
+            going.extend(self.files.keys());
+        }
+    }
+
     /// A file is used, and is the last one to go.
     pub(super) fn use_file(&mut self, file: File) {
         let newest = self.order.last_key_value();

@@ -564,3 +564,24 @@ fn each_server_is_told_what_the_client_has_of_its_files() {
         assert_eq!(again, [enter]);
     }
 }
+
+#[test]
+fn what_a_client_has_goes_before_it_leaves_and_when_it_is_given_up_or_cut_off() {
+    let ends: [fn(&mut Desk); 3] = [
+        |desk| desk.client.leave(&mut Outbox::new()),
+        |desk| desk.tell(Node::Register, Message::Gone),
+        |desk| desk.client.tick(desk.now + 2 * TERM, &mut Outbox::new()),
+    ];
+    for end in ends {
+        let mut desk = Desk::new();
+        desk.client.note_what_goes();
+        desk.begin(1, read(0));
+        desk.settle();
+        assert!(desk.client.what_goes().is_empty());
+        end(&mut desk);
+        assert!(desk.client.what_goes().contains(&FILE));
+        // Once: each tick finds it cut off.
+        desk.client.tick(desk.now + 3 * TERM, &mut Outbox::new());
+        assert!(desk.client.what_goes().is_empty());
+    }
+}
