@@ -560,8 +560,9 @@ fn a_mount_outlives_the_server_that_rules() {
             .args(["get", "--print-value-only", "/pool/ruler"]);
         let said = command.output().expect("it runs").stdout;
         let said = String::from_utf8(said).expect("text");
-        let place = said.split("\"place\":").nth(1)?;
-        place.split([',', '}']).next()?.parse::<usize>().ok()
+        let address = said.split("\"address\":\"").nth(1)?.split('"').next()?;
+        let port = address.parse::<SocketAddr>().expect("an address").port();
+        Some(usize::from(port - 7483))
     };
     let [a, b] = hosts.points();
     let mut synced = File::create(a.join("synced")).expect("made");

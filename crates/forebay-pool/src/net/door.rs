@@ -89,6 +89,8 @@ pub(super) struct Door {
     /// What those who come in meet; nothing while this server has no number.
     inside: Mutex<Option<Arc<Inside>>>,
     numbers: Mutex<Option<Numbers>>,
+    /// The mark of the pool's life before this one, where this server has ruled and knows it.
+    after: Mutex<Option<u64>>,
 }
 
 pub(super) struct Inside {
@@ -106,6 +108,7 @@ impl Door {
             security,
             inside: Mutex::default(),
             numbers: Mutex::new(None),
+            after: Mutex::new(None),
         }
     }
 
@@ -122,6 +125,11 @@ impl Door {
     /// Gives numbers from now on, or none any more.
     pub fn give(&self, numbers: Option<Numbers>) {
         *locked(&self.numbers) = numbers;
+    }
+
+    /// Who says that he belongs to this life of the pool is told that it is no more.
+    pub fn comes_after(&self, birth: Option<u64>) {
+        *locked(&self.after) = birth;
     }
 
     /// Whether there are no more numbers.
@@ -143,9 +151,9 @@ impl Door {
             return Welcome::Later(Addresses::new());
         };
         if hello.birth != 0 && hello.birth != *birth {
-            // Without etcd a member knows who rules, and other pools have the same mark.
-            let is_alike = self.config.etcd.is_some() && hello.pool == self.mark;
-            let is_rulers = is_alike && locked(process).rules();
+            // Other pools may have the same mark: who comes after that life must know it.
+            let comes_after = *locked(&self.after) == Some(hello.birth);
+            let is_rulers = comes_after && hello.pool == self.mark && locked(process).rules();
             return Welcome::OtherLife { is_rulers };
         }
         if hello.pool != self.mark {

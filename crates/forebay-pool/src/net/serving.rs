@@ -128,6 +128,8 @@ struct Standing {
     reign: u64,
     keeper: Option<Node>,
     numbers: Option<Numbers>,
+    /// The mark of the life before this one, if this server has begun this one.
+    after: Option<u64>,
     /// The servers of the pool's list.
     servers: Addresses,
 }
@@ -222,6 +224,7 @@ impl Life {
         }
         let process = Arc::new(Mutex::new(process));
         door.give(standing.numbers);
+        door.comes_after(standing.after);
         door.open(Inside {
             birth: standing.birth,
             me,
@@ -346,6 +349,7 @@ impl Life {
                 reign: 0,
                 keeper: None,
                 numbers: Some(Numbers::of_first(&self.config, self.birth, life)),
+                after: None,
                 servers: Addresses::new(),
             }));
         }
@@ -392,6 +396,7 @@ impl Life {
                         reign,
                         keeper: None,
                         numbers: Some(entered.numbers),
+                        after: entered.after,
                         servers: Addresses::new(),
                     }));
                 }
@@ -428,6 +433,7 @@ fn follower(met: link::Met) -> Result<Standing, Ended> {
         reign: 0,
         keeper: Some(Node::Server(host.me)),
         numbers: None,
+        after: None,
         servers: host.servers,
     })
 }

@@ -55,6 +55,10 @@ struct State {
     birth: u64,
     /// The last life that numbers were taken from.
     life: u64,
+    /// The pool has a home, whatever the file of whoever looks at this says.
+    has_home: bool,
+    /// The mark of the life that this one came after, if there was one here: its members are told that it is no more.
+    after: Option<u64>,
     register: Saved,
 }
 
@@ -83,6 +87,7 @@ pub(super) struct Entered {
     pub ruler: Ruler,
     pub reign: u64,
     pub numbers: Numbers,
+    pub after: Option<u64>,
 }
 
 /// How a server that has no number comes in.
@@ -221,6 +226,8 @@ impl Steward {
                 if since.elapsed() < self.reserve()? {
                     return Ok(Entry::Wait);
                 }
+                // A number that was to be had in an earlier try says that a state is saved.
+                self.me = None;
                 match self.campaign()? {
                     Some(reign) => reign,
                     None => return Ok(Entry::Wait),
@@ -274,7 +281,12 @@ impl Steward {
             return Ok(Seen::Nobody);
         };
         let ruling: Ruling = serde_json::from_slice(&found.value)
-            .map_err(|why| Fault::foreign(&format!("{key} is no ruler of a pool: {why}")))?;
+            .map_err(|why| {
+                Fault::foreign(&format!(
+                    "{key} is of another version, or no ruler of a pool: {why}; when no server runs, `etcdctl del --prefix {}/` removes it",
+                    self.prefix
+                ))
+            })?;
         if ruling.pool != self.pool {
             return Err(self.other_pools("ruler"));
         }
@@ -355,11 +367,13 @@ impl Steward {
         let own = List::of(&self.config.servers);
         let before = self.state()?;
         let known = before.as_ref().map_or(0, |state| state.life);
+        let given_up = before.as_ref().map(|state| state.birth);
         let kept = match before {
             Some(state) if self.is_kept(&state, &own)? => Some(state),
             _ => None,
         };
         let is_new = kept.is_none();
+        let after = given_up.filter(|_| is_new);
         let birth = kept.as_ref().map_or(birth, |state| state.birth);
         let (life, home) = self.take_life((reign, birth), known, is_new)?;
         let mut state = kept.unwrap_or_else(|| {
@@ -369,6 +383,8 @@ impl Steward {
                 pool: self.pool,
                 birth,
                 life,
+                has_home: self.config.home.is_some(),
+                after,
                 register: register.after(first_epoch(life)).saved(),
             }
         });
@@ -396,6 +412,7 @@ impl Steward {
             return Ok(None);
         }
         let ruler = self.ruler(&state, 0);
+        let after = state.after;
         self.reign = Some(Reign {
             number: reign,
             state,
@@ -407,6 +424,7 @@ impl Steward {
             ruler,
             reign,
             numbers,
+            after,
         }))
     }
 
@@ -558,6 +576,8 @@ pub(crate) mod tests {
             pool: 1,
             birth: 1,
             life,
+            has_home: false,
+            after: None,
             register: Register::new(2000, 1).saved(),
         };
         let mut save = |life| steward.save(reign, &state(life));

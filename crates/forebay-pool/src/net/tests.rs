@@ -198,6 +198,7 @@ fn a_member_that_knows_no_ruler_is_refused_for_good_by_one_of_another_life() {
         me: Server(1),
         process: Arc::clone(&ruling),
     });
+    let own = Arc::clone(&door);
     let listener = TcpListener::bind(config.servers[0]).unwrap();
     std::thread::spawn(move || listen(&listener, &door, &AtomicBool::new(false)));
     let dialler = Dialler::Client(Client(9));
@@ -221,6 +222,14 @@ fn a_member_that_knows_no_ruler_is_refused_for_good_by_one_of_another_life() {
     wait_until("it is refused", || !locked(&member).has_no_refusal());
     assert!(events.try_recv().is_err());
     locked(&ruling).renewed(Moment::now() + PATIENCE);
+    assert!(
+        !refused(&config),
+        "its pool may be another one of this mark"
+    );
+    own.comes_after(Some(3));
+    assert!(!refused(&config), "it came after another life");
+    assert!(events.try_recv().is_err());
+    own.comes_after(Some(1));
     assert!(matches!(events.recv_timeout(SOON), Ok(Event::Refused(_))));
     let other = Config {
         copies: 2,

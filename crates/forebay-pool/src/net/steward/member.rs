@@ -143,6 +143,7 @@ impl Steward {
         drop(process);
         let numbers = Numbers::of_ruler(life);
         member.door.give(Some(numbers));
+        member.door.comes_after(state.after);
         self.reign = Some(Reign {
             number,
             state,

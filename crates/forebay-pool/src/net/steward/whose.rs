@@ -14,11 +14,13 @@ impl Steward {
             return Ok(Duration::ZERO);
         };
         let has_survivors = self.has_survivors_of_ours(&state)?;
-        Ok(match (has_survivors, &self.config.home) {
-            (true, _) => term,
-            (false, Some(_)) => Duration::ZERO,
+        // A server that has ended is there for as long.
+        let lasts = { self.lease.as_ref() }.map_or(Duration::ZERO, |lease| lease.lasts);
+        Ok(match (has_survivors, state.has_home) {
+            (true, _) => term.max(lasts + Duration::from_secs(1)),
+            (false, true) => Duration::ZERO,
             // Then everything is lost, so it had better be true.
-            (false, None) => term * 2,
+            (false, false) => term * 2,
         })
     }
 
@@ -30,7 +32,7 @@ impl Steward {
         let has_survivors = self.has_survivors_of_ours(state)?;
         let register = &state.register;
         let outlives_all = if register.has_begun() {
-            self.config.home.is_some()
+            state.has_home
         } else {
             // Else it is to begin with other servers.
             register.list == *own
@@ -57,7 +59,7 @@ impl Steward {
     /// The state is another pool's. One of which nobody lives, and that has begun, may have blocks in a home.
     fn has_survivors_of_ours(&mut self, state: &State) -> Result<bool, Fault> {
         let has_survivors = self.has_survivors(state)?;
-        let has_blocks = state.register.has_begun() && self.config.home.is_some();
+        let has_blocks = state.register.has_begun() && state.has_home;
         if (has_survivors || has_blocks) && !self.is_ours(state) {
             return Err(self.other_pools("state"));
         }
@@ -111,6 +113,8 @@ mod tests {
                 pool,
                 birth: 1,
                 life: 1,
+                has_home: false,
+                after: None,
                 register: Register::new(2000, 1).of_list(list).saved(),
             })
         };
@@ -151,10 +155,16 @@ mod tests {
 
         /// Of the last of these.
         fn steward(&self, ports: &[u16]) -> Steward {
+            self.steward_with(ports, true)
+        }
+
+        /// The same; its file says where the home is, or not.
+        fn steward_with(&self, ports: &[u16], knows_home: bool) -> Steward {
             let servers: Vec<String> = { ports.iter() }
                 .map(|port| format!("127.0.0.1:{port}"))
                 .collect();
-            let home = self.home.as_ref().map(tempfile::TempDir::path);
+            let home = self.home.as_ref().filter(|_| knows_home);
+            let home = home.map(tempfile::TempDir::path);
             let home = home.map_or(String::new(), |home: &Path| format!("home = {home:?}\n"));
             let text = format!(
                 "servers = {servers:?}\nterm_ms = 8000\n{home}\
@@ -183,6 +193,8 @@ mod tests {
             pool: steward.pool,
             birth,
             life: 1,
+            has_home: steward.config.home.is_some(),
+            after: None,
             register: register.saved(),
         }
     }
@@ -237,15 +249,16 @@ mod tests {
 
     #[test]
     fn another_pools_state_is_not_written_over_while_it_has_something_to_lose() {
-        for home in [None, Some(tempfile::tempdir().unwrap())] {
+        let both = [false, true];
+        for (has_home, we_have) in both.into_iter().flat_map(|it| both.map(|we| (it, we))) {
+            let home = (has_home || we_have).then(|| tempfile::tempdir().unwrap());
             let Some(stewards) = Stewards::begin(home) else {
                 return;
             };
-            let mut theirs = stewards.steward(&[7411]);
+            let mut theirs = stewards.steward_with(&[7411], has_home);
             let begun = state(&theirs, 1, true);
             leave(&mut theirs, 1, &begun);
-            let has_home = stewards.home.is_some();
-            let mut ours = stewards.steward(&[7413]);
+            let mut ours = stewards.steward_with(&[7413], we_have);
             for lives in [true, false] {
                 if !lives {
                     theirs.resign();
