@@ -9,6 +9,7 @@
 
 mod ending;
 mod kept;
+mod known;
 mod served;
 
 use std::collections::HashMap;
@@ -29,55 +30,9 @@ use crate::failed::{Answer, Failed};
 use crate::handles::Handles;
 use ending::UNSYNCED_MAX;
 use kept::{Kept, Looked};
+use known::{Known, later};
 
 const SECTOR: u64 = 512;
-
-/// What this mount knows of a file beside the pool.
-#[derive(Default)]
-struct Known {
-    openings: usize,
-    /// It has no name any more.
-    is_gone: bool,
-    /// It is being removed, and nobody opens it any more.
-    is_going: bool,
-    /// When it was written last, until the pool knows.
-    modified: Option<i64>,
-    /// What the pool has said meanwhile instead of that.
-    hidden: Option<i64>,
-    /// It was written since it was synced last.
-    is_dirty: bool,
-    /// Somebody has opened it who wants each change to be synced.
-    is_synced: bool,
-}
-
-impl Known {
-    /// When it was written last, if the pool does not know: its time is this. Where another host has told the pool of a write since then, that
-    /// must not be hidden: who has seen the one time or the other sees a new one.
-    fn modified(&mut self, pools: i64) -> Option<i64> {
-        let own = self.modified?;
-        if self.hidden.is_some_and(|hidden| hidden != pools) {
-            self.modified = Some(later(own.max(pools)));
-        }
-        self.hidden = Some(pools);
-        self.modified
-    }
-
-    /// The pool knows of a write at this time.
-    fn published(&mut self, modified: i64) {
-        self.hidden = Some(modified);
-        if self.modified == Some(modified) {
-            (self.modified, self.hidden) = (None, None);
-        }
-    }
-
-    /// What is known of a file that is being removed.
-    fn going() -> Self {
-        Known {
-            is_going: true,
-            ..Known::default()
-        }
-    }
-}
 
 /// What a directory has.
 type Names = Vec<(Vec<u8>, Entry)>;
@@ -177,42 +132,43 @@ impl Pooled {
 
     /// Tells the pool when a file was written last.
     fn publish(&self, file: File) -> Answer<()> {
-        let own = |all: &HashMap<File, Known>| all.get(&file).and_then(|known| known.modified);
-        let Some(before) = own(&self.known()) else {
+        let taken = |known: &mut Known| Some((known.modified.take()?, known.hidden.take()));
+        let Some((before, hidden)) = self.known().get_mut(&file).and_then(taken) else {
             return Ok(());
         };
         let published = match &self.kept {
             None => self.publish_as(file, before),
-            Some(kept) => {
-                let since = kept.now();
-                let pools = self.files.attributes(file).map(|(_, facts)| facts.modified);
-                let modified = match (pools, self.known().get_mut(&file)) {
-                    (Ok(pools), Some(known)) => known.modified(pools),
-                    _ => Some(before),
-                };
-                let modified = modified.unwrap_or(before);
-                let mut published = self.publish_as(file, modified);
-                // Another host may have told of a write in between, which is not to be hidden.
-                let is_doubtful = published.is_ok() && kept.has_gone(file, since);
-                if is_doubtful {
-                    published = self.publish_as(file, later(modified));
-                }
-                if is_doubtful || modified != before {
-                    kept.take_back(file);
-                }
-                published
-            }
+            Some(kept) => self.publish_to_readers(kept, file, (before, hidden)),
         };
         match published {
             // Its times do not matter any more.
-            Err(Error::Pool(Failure::Gone)) => {
-                if let Some(known) = self.known().get_mut(&file) {
-                    known.published(before);
-                }
-                Ok(())
-            }
-            published => Ok(published?),
+            Ok(()) | Err(Error::Pool(Failure::Gone)) => Ok(()),
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// The same where kernels have pages of it, which they keep as long as its time is the same: another host's write is not to be hidden.
+    fn publish_to_readers(
+        &self,
+        kept: &Kept,
+        file: File,
+        (before, hidden): (i64, Option<i64>),
+    ) -> Result<(), Error> {
+        let since = kept.now();
+        let pools = self.files.attributes(file).map(|(_, facts)| facts.modified);
+        let is_foreign = |pools: &i64| hidden.is_some_and(|hidden| hidden != *pools);
+        let foreign = pools.ok().filter(is_foreign);
+        let modified = foreign.map_or(before, |pools| later(before.max(pools)));
+        let mut published = self.publish_as(file, modified);
+        // It may have told of a write in between.
+        let is_doubtful = published.is_ok() && kept.has_gone(file, since);
+        if is_doubtful {
+            published = self.publish_as(file, later(modified));
+        }
+        if is_doubtful || modified != before {
+            kept.take_back(file);
+        }
+        published
     }
 
     fn publish_as(&self, file: File, modified: i64) -> Result<(), Error> {
@@ -221,11 +177,15 @@ impl Pooled {
             changed: Some(modified),
             ..PoolChanges::default()
         };
-        self.files.change(file, changes)?;
         if let Some(known) = self.known().get_mut(&file) {
-            known.published(modified);
+            known.telling = Some(modified);
         }
-        Ok(())
+        let told = self.files.change(file, changes);
+        if let Some(known) = self.known().get_mut(&file) {
+            let is_told = matches!(told, Ok(()) | Err(Error::Pool(Failure::Gone)));
+            known.told(modified, is_told);
+        }
+        told
     }
 
     /// Forgets what there is nothing to know of.
@@ -313,12 +273,15 @@ impl Pooled {
 
     fn told(&self, file: File) -> Answer<FileAttr> {
         // Before the pool is asked: it may be told meanwhile.
-        let before = self.known().get(&file).and_then(|known| known.modified);
+        let before = self.known().get(&file).and_then(Known::own_modified);
         let (size, facts) = self.files.attributes(file)?;
         let mut told = told(file, size, &facts);
         let mut all = self.known();
         let mut known = all.get_mut(&file);
-        let now = { known.as_mut() }.and_then(|known| known.modified(facts.modified));
+        let now = { known.as_mut() }.and_then(|known| match &self.kept {
+            None => known.own_modified(),
+            Some(_) => known.modified(facts.modified),
+        });
         if let Some(modified) = now.or(before) {
             told.modified = moment(modified);
             told.changed = told.modified;
@@ -431,11 +394,6 @@ impl Pooled {
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as i64)
-}
-
-/// A time that nobody has been told of, now or after this one.
-fn later(than: i64) -> i64 {
-    now().max(than.saturating_add(1))
 }
 
 fn set_time(time: NewTime, now: i64) -> i64 {

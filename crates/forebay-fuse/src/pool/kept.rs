@@ -143,7 +143,8 @@ impl Kept {
     /// Whether something of it has been given back after `since`.
     pub(super) fn has_gone(&self, file: File, since: Moment) -> bool {
         let inner = self.inner();
-        { inner.files.get(&file) }.is_some_and(|known| known.gone > since)
+        let known = inner.files.get(&file);
+        known.map_or(inner.gone, |known| known.gone) > since
     }
 
     /// The kernel has no such file any more, or has it anew.
@@ -182,12 +183,16 @@ impl Kept {
     pub(super) fn take_back(&self, file: File) {
         let mut inner = self.inner();
         let now = inner.next();
-        if let Some(known) = inner.files.get_mut(&file) {
-            known.gone = now;
-            if std::mem::take(&mut known.is_believed) {
-                known.doubted = Some(Instant::now());
-                inner.tell(file);
-            }
+        let Some(known) = inner.files.get_mut(&file) else {
+            // Perhaps the kernel has it all the same.
+            (inner.gone, inner.doubted) = (now, Some(Instant::now()));
+            inner.tell(file);
+            return;
+        };
+        known.gone = now;
+        if std::mem::take(&mut known.is_believed) {
+            known.doubted = Some(Instant::now());
+            inner.tell(file);
         }
     }
 
