@@ -23,8 +23,7 @@ use crate::register::Register;
 use crate::ruler::Ruler;
 use crate::server::{self, Server};
 
-/// Where a server's process is told what does not come by its connections. Each of its lives has one of its own: what the threads of an earlier one
-/// still say concerns nobody.
+/// Where a server's process is told what does not come by its connections. Each of its lives has its own: what an earlier one's threads say concerns nobody.
 type Inbox = Arc<Mutex<Sender<Event>>>;
 
 /// A server that runs.
@@ -128,8 +127,6 @@ struct Standing {
     reign: u64,
     keeper: Option<Node>,
     numbers: Option<Numbers>,
-    /// The mark of the life before this one, if this server has begun this one.
-    after: Option<u64>,
     /// The servers of the pool's list.
     servers: Addresses,
 }
@@ -224,7 +221,7 @@ impl Life {
         }
         let process = Arc::new(Mutex::new(process));
         door.give(standing.numbers);
-        door.comes_after(standing.after);
+        door.comes_after(steward.as_ref().and_then(Steward::after));
         door.open(Inside {
             birth: standing.birth,
             me,
@@ -349,7 +346,6 @@ impl Life {
                 reign: 0,
                 keeper: None,
                 numbers: Some(Numbers::of_first(&self.config, self.birth, life)),
-                after: None,
                 servers: Addresses::new(),
             }));
         }
@@ -396,7 +392,6 @@ impl Life {
                         reign,
                         keeper: None,
                         numbers: Some(entered.numbers),
-                        after: entered.after,
                         servers: Addresses::new(),
                     }));
                 }
@@ -433,7 +428,6 @@ fn follower(met: link::Met) -> Result<Standing, Ended> {
         reign: 0,
         keeper: Some(Node::Server(host.me)),
         numbers: None,
-        after: None,
         servers: host.servers,
     })
 }

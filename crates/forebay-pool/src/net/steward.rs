@@ -87,7 +87,6 @@ pub(super) struct Entered {
     pub ruler: Ruler,
     pub reign: u64,
     pub numbers: Numbers,
-    pub after: Option<u64>,
 }
 
 /// How a server that has no number comes in.
@@ -172,6 +171,11 @@ impl Steward {
     /// What etcd fails by.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
+    }
+
+    /// The mark of the life before the one that this server rules.
+    pub fn after(&self) -> Option<u64> {
+        self.reign.as_ref()?.state.after
     }
 
     fn key(&self, name: &str) -> String {
@@ -412,7 +416,6 @@ impl Steward {
             return Ok(None);
         }
         let ruler = self.ruler(&state, 0);
-        let after = state.after;
         self.reign = Some(Reign {
             number: reign,
             state,
@@ -424,7 +427,6 @@ impl Steward {
             ruler,
             reign,
             numbers,
-            after,
         }))
     }
 
