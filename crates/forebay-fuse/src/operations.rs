@@ -251,7 +251,7 @@ impl<F: Served> Serving<F> {
         }
         let how = asked.own(wire::OpenIn::parse)?;
         let handle = self.0.open(asked.number(), how.flags)?;
-        let ways = self.0.as_opened(handle, how.flags);
+        let ways = self.0.as_opened(handle);
         // Who can only read has nothing to wait for when he closes.
         let ways = match how.flags & libc::O_ACCMODE {
             libc::O_RDONLY => ways | wire::opened::NOFLUSH,

@@ -74,7 +74,7 @@ pub(crate) trait Served: Send + Sync + 'static {
 
     fn open(&self, number: u64, flags: i32) -> Answer<u64>;
     /// What the kernel may do with an opening.
-    fn as_opened(&self, _handle: u64, _flags: i32) -> u32 {
+    fn as_opened(&self, _handle: u64) -> u32 {
         Self::AS_OPENED
     }
     /// Makes a file, or opens the one that is there, unless `flags` has `O_EXCL`. Where this is not served, the kernel asks once: from then on it makes files

@@ -1,5 +1,7 @@
 //! Pools whose ruling server is elected in a real etcd: it dies, all are restarted under load, and etcd goes and comes back.
 
+#[path = "common/again.rs"]
+mod again;
 mod common;
 #[path = "etcd/growing.rs"]
 mod growing;

@@ -1,5 +1,7 @@
 //! Pools of real processes on loopback: three servers, clients, deaths, and strangers who dial.
 
+#[path = "common/again.rs"]
+mod again;
 mod common;
 
 use std::io::{Read, Write};
@@ -10,6 +12,7 @@ use std::process::{Child, Command, Stdio, exit};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use again::begin_again;
 use common::{PATIENCE, addresses};
 use forebay_pool::client::{Answer, Facts, Failure, Mode, Operation};
 use forebay_pool::ids::File;
@@ -403,18 +406,6 @@ fn servers_that_are_all_told_to_go_end() {
     }
     // Each says what went with it.
     assert!(dropped >= 40 * UNIT, "{dropped}");
-}
-
-/// Serves again where another one has just ended: the address is free in a moment.
-fn begin_again(config: &Config, index: usize) -> Serving {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match Serving::begin(config, index) {
-            Ok(again) => return again,
-            Err(why) => assert!(Instant::now() < until, "{why}"),
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Waits until all of these are members, and no others.

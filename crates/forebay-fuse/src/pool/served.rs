@@ -270,7 +270,7 @@ impl Served for Pooled {
         }))
     }
 
-    fn as_opened(&self, handle: u64, _flags: i32) -> u32 {
+    fn as_opened(&self, handle: u64) -> u32 {
         let looked = self.openings.get(handle).map(|opening| opening.looked);
         match looked {
             Ok(Some(looked)) if looked.keeps => opened::KEEP_CACHE,

@@ -80,34 +80,30 @@ impl Device {
 
     /// Sends an answer. One that the kernel does not take has nobody who waits for it any more.
     pub(crate) fn send(&self, unique: u64, errno: i32, parts: &[IoSlice<'_>]) {
+        let _ = self.write(unique, -errno, parts);
+    }
+
+    /// Tells the kernel something that it has not asked for (`FUSE_NOTIFY_...`).
+    ///
+    /// # Errors
+    /// The kernel's: it does not know what this is about, for one.
+    pub(crate) fn tell(&self, what: u32, bytes: &[u8]) -> io::Result<()> {
+        // No request.
+        self.write(0, what as i32, &[IoSlice::new(bytes)])
+    }
+
+    fn write(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let header = OutHeader {
             len: (OutHeader::SIZE + bytes) as u32,
-            error: -errno,
+            error,
             unique,
         };
         let header = header.bytes();
         let mut all = Vec::with_capacity(1 + parts.len());
         all.push(IoSlice::new(&header));
         all.extend_from_slice(parts);
-        let _ = rustix::io::writev(&self.0, &all);
-    }
-}
-
-impl Device {
-    /// Tells the kernel something that it has not asked for (`FUSE_NOTIFY_...`).
-    ///
-    /// # Errors
-    /// The kernel's: it does not know what this is about, for one.
-    pub(crate) fn tell(&self, what: u32, bytes: &[u8]) -> io::Result<()> {
-        let header = OutHeader {
-            len: (OutHeader::SIZE + bytes.len()) as u32,
-            error: what as i32,
-            // No request.
-            unique: 0,
-        };
-        let header = header.bytes();
-        rustix::io::writev(&self.0, &[IoSlice::new(&header), IoSlice::new(bytes)])?;
+        rustix::io::writev(&self.0, &all)?;
         Ok(())
     }
 }

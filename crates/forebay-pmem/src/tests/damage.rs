@@ -13,15 +13,21 @@ use crate::medium::Durability;
 use crate::medium::machine::crc32c;
 use crate::types::{CreateOptions, ROOT};
 
-/// A store with a bit of everything, closed; or crashed, with records in its log.
-fn filled(seed: u64, crashed: bool) -> Vec<u8> {
+/// An empty store whose log is soon full, and the model beside it.
+fn with_a_short_log() -> (Arc<Simulated>, Pair) {
     let options = CreateOptions {
         log_blocks: Some(24),
         inodes: Some(120),
         ..CreateOptions::default()
     };
     let medium = Simulated::new(new_store(240, &options), Durability::Dax);
-    let mut pair = Pair::new(Arc::clone(&medium));
+    let pair = Pair::new(Arc::clone(&medium));
+    (medium, pair)
+}
+
+/// A store with a bit of everything, closed; or crashed, with records in its log.
+fn filled(seed: u64, crashed: bool) -> Vec<u8> {
+    let (medium, mut pair) = with_a_short_log();
     for op in operations(seed, 150, 120_000) {
         assert!(pair.step(&op).is_ok(), "{op:?}");
     }
@@ -37,13 +43,7 @@ fn filled(seed: u64, crashed: bool) -> Vec<u8> {
 
 /// The same, crashed with as many records in its log as it ever has: each operation is one, and the next one would have begun the log anew.
 fn filled_with_records(seed: u64) -> (Vec<u8>, usize) {
-    let options = CreateOptions {
-        log_blocks: Some(24),
-        inodes: Some(120),
-        ..CreateOptions::default()
-    };
-    let medium = Simulated::new(new_store(240, &options), Durability::Dax);
-    let mut pair = Pair::new(Arc::clone(&medium));
+    let (medium, mut pair) = with_a_short_log();
     let (mut fullest, mut most, mut records) = (Vec::new(), 0, 0);
     for op in operations(seed, 400, 120_000) {
         assert!(pair.step(&op).is_ok(), "{op:?}");

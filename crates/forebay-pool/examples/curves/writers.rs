@@ -38,13 +38,6 @@ const HOW: [(&str, bool, &str); 6] = [
     ("the same, chosen by `seed`", false, "seed"),
 ];
 
-fn with_path(config: &Config, path: &str) -> Config {
-    Config {
-        path: path.to_string().try_into().expect("a path"),
-        ..config.clone()
-    }
-}
-
 /// Where a client's write goes: all places of its part come before one comes again.
 fn place(client: u64, count: u64, written: u64) -> u64 {
     client * PART + count * 7 * written % PART
@@ -61,7 +54,10 @@ pub fn write(arguments: &[&str]) {
     };
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let (client, written) = (number(client), number(written));
-    let config = with_path(&config(address, number(block_bytes)), path);
+    let config = Config {
+        path: path.to_string().try_into().expect("a path"),
+        ..config(address, number(block_bytes))
+    };
     let files = Files::join(&config, PATIENCE).expect("a pool");
     let file = files.find(b"file").expect("a file").file;
     files.pool().limit_local(number(mb_per_s) * 1_000_000);
@@ -160,6 +156,11 @@ impl Scene {
         let past = 100.0 * remote / (local + remote);
         (measured / MEASURED.as_secs_f64(), past)
     }
+
+    fn end(self) {
+        drop(self.files);
+        self.server.end();
+    }
 }
 
 fn median(mut all: Vec<f64>) -> f64 {
@@ -202,11 +203,4 @@ pub fn rows(mb_per_s: u64) {
         parts.end();
     }
     whole.end();
-}
-
-impl Scene {
-    fn end(self) {
-        drop(self.files);
-        self.server.end();
-    }
 }

@@ -74,13 +74,6 @@ fn may_dial(server: Id, me: Id) -> bool {
     server.place() > me.place()
 }
 
-fn place_of(node: Node) -> Option<u8> {
-    match node {
-        Node::Server(server) => server.place(),
-        Node::Client(_) | Node::Register => None,
-    }
-}
-
 /// Decides on those who dial.
 pub(super) struct Door {
     config: Config,
@@ -191,7 +184,9 @@ impl Door {
         let mut process = locked(process);
         match given {
             Given::Number(you) => {
-                if let (Dialler::Server(_, address), Some(place)) = (hello.dialler, place_of(you)) {
+                if let Dialler::Server(server, address) = hello.dialler
+                    && let Some(place) = server.place()
+                {
                     process.learn(Addresses::from([(place, address)]));
                 }
                 Welcome::In {

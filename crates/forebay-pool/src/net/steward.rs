@@ -279,18 +279,23 @@ impl Steward {
         Ok(())
     }
 
+    fn other_versions(&self, what: &str) -> Fault {
+        Fault::foreign(&format!(
+            "{what}; when no server runs, `etcdctl del --prefix {}/` removes it",
+            self.prefix
+        ))
+    }
+
     fn look(&mut self) -> Result<Seen, Fault> {
         let key = self.key("ruler");
         let Some(found) = self.asker.get(&key)? else {
             return Ok(Seen::Nobody);
         };
-        let ruling: Ruling = serde_json::from_slice(&found.value)
-            .map_err(|why| {
-                Fault::foreign(&format!(
-                    "{key} is of another version, or no ruler of a pool: {why}; when no server runs, `etcdctl del --prefix {}/` removes it",
-                    self.prefix
-                ))
-            })?;
+        let ruling: Ruling = serde_json::from_slice(&found.value).map_err(|why| {
+            self.other_versions(&format!(
+                "{key} is of another version, or no ruler of a pool: {why}"
+            ))
+        })?;
         if ruling.pool != self.pool {
             return Err(self.other_pools("ruler"));
         }
@@ -332,10 +337,7 @@ impl Steward {
         let state: Result<State, _> = postcard::from_bytes(&found.value);
         match state {
             Ok(state) if state.version == VERSION => Ok(Some(state)),
-            _ => Err(Fault::foreign(&format!(
-                "{key} is of another version; when no server runs, `etcdctl del --prefix {}/` removes it",
-                self.prefix
-            ))),
+            _ => Err(self.other_versions(&format!("{key} is of another version"))),
         }
     }
 

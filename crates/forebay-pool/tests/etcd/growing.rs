@@ -1,6 +1,7 @@
 //! Pools whose list of servers grows while they work.
 
 use super::*;
+use again::begin_again;
 
 /// How far the list goes that the others have: the first servers are at places 0, 1 and 2.
 const FIRST: u16 = 3;
@@ -8,18 +9,6 @@ const FIRST: u16 = 3;
 fn wait_for_place(servers: &Servers, index: usize, etcd: &Etcd, place: usize) {
     wait_until("it has a number", || servers.place(index, etcd).is_some());
     assert_eq!(servers.place(index, etcd), u32::try_from(place).ok());
-}
-
-/// Serves again where another one has just ended: the address is free in a moment.
-fn begin_again(config: &Config, index: usize) -> Serving {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match Serving::begin(config, index) {
-            Ok(again) => return again,
-            Err(why) => assert!(Instant::now() < until, "{why}"),
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
