@@ -14,7 +14,7 @@ mod open;
 mod view;
 mod window;
 
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 pub use create::{create, create_with};
 pub use open::{Information, information, is_store};
@@ -32,6 +32,9 @@ pub(crate) use open::{load_state, read_superblock};
 
 /// Turns that there are: files whose numbers differ by a multiple of it share one.
 const TURNS: usize = 64;
+
+/// How often a writer looks whether the state is free before it sleeps: some microseconds, as long as small operations take. To sleep and to be woken takes longer.
+const LOOKS: usize = 200;
 
 /// Most commits that an operation waits for.
 const COMMITS_MAX: usize = 16;
@@ -83,6 +86,13 @@ impl Inner {
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
+        for _ in 0..LOOKS {
+            match self.state.try_write() {
+                Ok(state) => return state,
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Err(TryLockError::Poisoned(_)) => break,
+            }
+        }
         self.state.write().unwrap_or_else(|poisoned| {
             let mut state = poisoned.into_inner();
             // Half an operation may be in it: nothing more becomes durable.
