@@ -204,7 +204,7 @@ impl Medium for Mapped {
     fn read(&self, at: u64, into: &mut [u8]) {
         let from = self.place(at, into.len());
         // SAFETY: within the mapping, which lives; nobody writes these bytes meanwhile (the store's lock).
-        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        unsafe { machine::load(from, into) };
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
