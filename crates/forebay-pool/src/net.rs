@@ -15,6 +15,7 @@
 mod clock;
 mod door;
 mod etcd;
+mod inlet;
 mod link;
 mod modes;
 mod numbers;
