@@ -15,7 +15,6 @@
 mod clock;
 mod door;
 mod etcd;
-mod inlet;
 mod link;
 mod modes;
 mod numbers;

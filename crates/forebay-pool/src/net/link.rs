@@ -19,7 +19,6 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
-use super::inlet::Inlet;
 use super::process::{self, Process};
 use super::security::Security;
 use super::stream::Stream;
@@ -193,20 +192,17 @@ pub(super) struct Link {
     pub generation: u64,
     rest: Arc<Rest>,
     stream: Stream,
-    /// What callers read answers by.
-    pub inlet: Option<Arc<Inlet>>,
 }
 
 impl Link {
     /// The way out of a connection, and the thread that writes what does not go at once. It ends when the link is dropped.
     pub fn of(stream: &Stream, generation: u64) -> io::Result<(Link, JoinHandle<()>)> {
-        let (own, mut write) = (stream.writer(), stream.writer());
+        let (own, mut write) = (stream.writer()?, stream.writer()?);
         let rest = Arc::<Rest>::default();
         let link = Link {
             generation,
             rest: Arc::clone(&rest),
             stream: own,
-            inlet: None,
         };
         let writer = thread::Builder::new().spawn(move || {
             // An error is the connection's end, which the reader sees.
@@ -391,7 +387,7 @@ pub(super) fn dial_once(door: Dialled<'_>) -> Result<Met, Addresses> {
 }
 
 /// Bytes that are read at once, but for those of blocks.
-pub(super) const READ: usize = 8 << 10;
+const READ: usize = 8 << 10;
 
 /// Carries a connection until it ends: this thread reads, and does what messages ask for. Says whether anybody still listens.
 pub(super) fn carry(
@@ -401,46 +397,26 @@ pub(super) fn carry(
 ) -> bool {
     let term = process::locked(process).term();
     let began = { stream.wait_for_ever(term) }.and_then(|()| Link::of(&stream, generation));
-    let Ok((mut link, writer)) = began else {
+    let Ok((link, writer)) = began else {
         // There are no descriptors or threads left, perhaps for a moment.
         thread::sleep(PAUSE);
         return true;
     };
-    // Only clients' threads wait for answers. Where there are no descriptors left they wait for this one.
-    let inlet =
-        (process::locked(process).is_client() && !stream.is_sealed()).then(|| Inlet::of(&stream));
-    let inlet = inlet.and_then(Result::ok).map(Arc::new);
-    link.inlet.clone_from(&inlet);
-    let from = (peer, generation);
-    let listens = process::locked(process).up(peer, link);
-    match inlet {
-        _ if !listens => {}
-        Some(inlet) => inlet
-            .carry(|register, message| process::locked(process).arrived(from, register, message)),
-        None => read(stream.writer(), from, process),
+    let mut listens = process::locked(process).up(peer, link);
+    let mut reader = BufReader::with_capacity(READ, stream);
+    let mut head = Vec::new();
+    while listens {
+        let Ok(Some((flags, message))) = wire::hear(&mut reader, &mut head) else {
+            break;
+        };
+        let (of, to) = (flags & OF_REGISTER != 0, flags & TO_REGISTER != 0);
+        listens = process::locked(process).arrived((peer, generation), (of, to), message);
     }
-    stream.end();
-    let listens = process::locked(process).down(peer, generation) && listens;
+    reader.get_ref().end();
+    listens = process::locked(process).down(peer, generation) && listens;
     // It ends when the link is dropped.
     let _ = writer.join();
     listens
-}
-
-/// Reads until the end, or until nobody listens.
-fn read(stream: Stream, from: (Node, u64), process: &Mutex<Process>) {
-    let mut reader = BufReader::with_capacity(READ, stream);
-    let mut head = Vec::new();
-    while let Ok(Some((flags, message))) = wire::hear(&mut reader, &mut head) {
-        let register = register_of(flags);
-        if !process::locked(process).arrived(from, register, message) {
-            return;
-        }
-    }
-}
-
-/// Whether the register speaks, and whether it is meant.
-pub(super) fn register_of(flags: u8) -> (bool, bool) {
-    (flags & OF_REGISTER != 0, flags & TO_REGISTER != 0)
 }
 
 fn write_all(stream: &mut Stream, rest: &Rest) -> io::Result<()> {

@@ -288,7 +288,7 @@ impl Pool {
     pub fn run(&self, operation: Operation) -> Result<Answer, Failure> {
         // What is here is done by this thread, under the lock; the rest is waited for without it.
         let begun = process::locked(&self.process).begin(operation);
-        begun.unwrap_or_else(|awaited| awaited.outcome(&self.process))
+        begun.unwrap_or_else(|outcome| outcome.recv().unwrap_or(Err(Failure::GivenUp)))
     }
 }
 

@@ -21,7 +21,6 @@ use crate::message::{Addresses, Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
 use crate::server::Server;
-use asking::Asker;
 
 /// What becomes of an operation.
 pub(super) type Outcome = Result<Answer, Failure>;
@@ -70,7 +69,7 @@ pub(super) struct Process {
     /// The members, and servers that may have blocks, as far as this process has been told, and of which epoch that is.
     told: (Epoch, Vec<Node>),
     /// Where results of operations go that have not ended.
-    askers: BTreeMap<u64, Asker>,
+    askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
     /// Who is told of files of which what he was told may be true no longer.
     watcher: Option<Watcher>,
@@ -351,18 +350,16 @@ impl Process {
         !self.is_over
     }
 
-    /// A message has come, of the register and to the register perhaps. Returns the outcome of `own` if it is known by that; nothing if nobody listens.
-    pub fn arrived_for(
+    /// A message has come, of the register and to the register perhaps. Says whether anybody listens.
+    pub fn arrived(
         &mut self,
         (peer, generation): (Node, u64),
         (of_register, to_register): (bool, bool),
         message: Message,
-        own: Option<u64>,
-    ) -> Option<Option<Outcome>> {
+    ) -> bool {
         if self.is_over {
-            return None;
+            return false;
         }
-        let mut found = None;
         let from = if of_register { Node::Register } else { peer };
         let to = if to_register { Node::Register } else { self.me };
         // Only the process that keeps the register may speak for it, and be spoken to as that.
@@ -380,14 +377,11 @@ impl Process {
                 message => {
                     let out = self.handle(from, to, message);
                     self.dispatch(to, out);
-                    found = self.answer(self.now(), own);
+                    self.answer(self.now(), None);
                 }
             }
         }
-        if let (Some(own), Some(_)) = (own, &found) {
-            self.askers.remove(&own);
-        }
-        Some(found)
+        true
     }
 
     fn is_current(&self, peer: Node, generation: u64) -> bool {
@@ -465,7 +459,8 @@ impl Process {
             if own == Some(number) {
                 found = Some(result);
             } else if let Some(asker) = self.askers.remove(&number) {
-                asker.tell(result);
+                // Perhaps nobody waits any more.
+                let _ = asker.send(result);
             }
         }
         found

@@ -24,7 +24,7 @@ const PROBES: u32 = 3;
 
 /// One end of a connection.
 pub(super) struct Stream {
-    socket: Arc<TcpStream>,
+    socket: TcpStream,
     tls: Option<Arc<Mutex<Connection>>>,
     /// What the socket has brought and TLS has not taken.
     raw: Vec<u8>,
@@ -80,7 +80,7 @@ impl Stream {
             }
         }
         Ok(Stream {
-            socket: Arc::new(socket),
+            socket,
             tls: tls.map(|tls| Arc::new(Mutex::new(tls))),
             raw: Vec::new(),
             taken: 0,
@@ -92,10 +92,10 @@ impl Stream {
     /// from here: a user time-out would also end one whose other process stands still, though its host answers.
     pub fn wait_for_ever(&self, term: Duration) -> io::Result<()> {
         let often = (term / (PROBES + 1)).max(Duration::from_secs(1));
-        sockopt::set_socket_keepalive(&*self.socket, true)?;
-        sockopt::set_tcp_keepidle(&*self.socket, often)?;
-        sockopt::set_tcp_keepintvl(&*self.socket, often)?;
-        sockopt::set_tcp_keepcnt(&*self.socket, PROBES)?;
+        sockopt::set_socket_keepalive(&self.socket, true)?;
+        sockopt::set_tcp_keepidle(&self.socket, often)?;
+        sockopt::set_tcp_keepintvl(&self.socket, often)?;
+        sockopt::set_tcp_keepcnt(&self.socket, PROBES)?;
         self.socket.set_read_timeout(None)?;
         self.socket.set_write_timeout(None)
     }
@@ -116,23 +116,13 @@ impl Stream {
     }
 
     /// The same connection, for a thread that writes.
-    pub fn writer(&self) -> Stream {
-        Stream {
-            socket: Arc::clone(&self.socket),
+    pub fn writer(&self) -> io::Result<Stream> {
+        Ok(Stream {
+            socket: self.socket.try_clone()?,
             tls: self.tls.clone(),
             raw: Vec::new(),
             taken: 0,
-        }
-    }
-
-    /// The socket, for somebody else who reads it.
-    pub fn shared(&self) -> Arc<TcpStream> {
-        Arc::clone(&self.socket)
-    }
-
-    /// Whether it is by TLS.
-    pub fn is_sealed(&self) -> bool {
-        self.tls.is_some()
+        })
     }
 
     /// Writes as much as goes without waiting: with TLS nothing, for what is sealed must go whole.
@@ -140,7 +130,7 @@ impl Stream {
         while self.tls.is_none() && !parcel.is_empty() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let mut nothing = SendAncillaryBuffer::default();
-            match sendmsg(&*self.socket, &parcel.slices(), &mut nothing, flags) {
+            match sendmsg(&self.socket, &parcel.slices(), &mut nothing, flags) {
                 Ok(gone) => parcel.advance(gone),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
@@ -161,7 +151,7 @@ impl Stream {
         if self.taken == self.raw.len() {
             self.raw.resize(TAKEN, 0);
             self.taken = 0;
-            let came = (&*self.socket).read(&mut self.raw);
+            let came = self.socket.read(&mut self.raw);
             self.raw.truncate(*came.as_ref().unwrap_or(&0));
             if came? == 0 {
                 return Ok(false);
@@ -177,7 +167,7 @@ impl Stream {
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = self.tls.clone() else {
-            return (&*self.socket).read(into);
+            return self.socket.read(into);
         };
         loop {
             match locked(&tls).reader().read(into) {
@@ -195,7 +185,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls) = &self.tls else {
-            return (&*self.socket).write(bytes);
+            return self.socket.write(bytes);
         };
         let mut sealed = Vec::new();
         let mut tls = locked(tls);
@@ -205,7 +195,7 @@ impl Write for Stream {
         }
         drop(tls);
         // There is one thread that writes: nothing comes between.
-        (&*self.socket).write_all(&sealed)?;
+        self.socket.write_all(&sealed)?;
         Ok(taken)
     }
 
@@ -214,7 +204,7 @@ impl Write for Stream {
             // Not by `writev`: in a program of another language than Rust the signal of a broken connection would end it.
             let send = || {
                 let mut nothing = SendAncillaryBuffer::default();
-                sendmsg(&*self.socket, pieces, &mut nothing, SendFlags::NOSIGNAL)
+                sendmsg(&self.socket, pieces, &mut nothing, SendFlags::NOSIGNAL)
             };
             return Ok(rustix::io::retry_on_intr(send)?);
         }

@@ -1,7 +1,5 @@
 //! What a server's door lets in, what strangers before it do to others, and connections whose other end has gone.
 
-mod leading;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};

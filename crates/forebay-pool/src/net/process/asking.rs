@@ -1,53 +1,14 @@
 //! What the threads of a client's process ask for.
 
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{self, Receiver};
 
 use super::{Machine, Outcome, Process, Watcher};
 use crate::client::{Failure, Operation};
-use crate::ids::Node;
-use crate::message::{Message, Outbox};
-use crate::net::inlet::{Inlet, Leading};
-
-/// Who waits for an operation.
-pub(super) struct Asker {
-    outcome: Sender<Outcome>,
-    /// What he reads meanwhile.
-    inlet: Option<Arc<Inlet>>,
-}
-
-impl Asker {
-    /// Another thread knows the outcome.
-    pub fn tell(self, outcome: Outcome) {
-        // Perhaps nobody waits any more.
-        let _ = self.outcome.send(outcome);
-        if let Some(inlet) = self.inlet {
-            inlet.ring();
-        }
-    }
-}
-
-/// An operation that waits for others.
-pub(in crate::net) struct Awaited {
-    number: u64,
-    outcome: Receiver<Outcome>,
-    /// Its thread reads the connection that it was sent by.
-    leading: Option<(Leading, (Node, u64))>,
-}
-
-impl Awaited {
-    /// Waits for it.
-    pub fn outcome(self, process: &Mutex<Process>) -> Outcome {
-        let led = self.leading.and_then(|(leading, from)| {
-            leading.outcome(process, (from, self.number), &self.outcome)
-        });
-        led.unwrap_or_else(|| self.outcome.recv().unwrap_or(Err(Failure::GivenUp)))
-    }
-}
+use crate::message::Outbox;
 
 impl Process {
     /// Does an operation at once, where all that it needs is here; else its outcome comes by the channel.
-    pub fn begin(&mut self, operation: Operation) -> Result<Outcome, Awaited> {
+    pub fn begin(&mut self, operation: Operation) -> Result<Outcome, Receiver<Outcome>> {
         if self.is_over {
             return Ok(Err(Failure::GivenUp));
         }
@@ -58,48 +19,14 @@ impl Process {
         if let Machine::Client(client) = &mut self.machine {
             client.begin(now, number, operation, &mut out);
         }
-        let mut whom = None;
-        if let Some((first, _)) = out.first() {
-            whom = { out.iter() }.all(|(to, _)| to == first).then_some(*first);
+        if !out.is_empty() {
             self.dispatch(self.me, out);
         }
         self.answer(now, Some(number)).ok_or_else(|| {
-            let (teller, outcome) = mpsc::channel();
-            let leading = whom.and_then(|whom| self.lead(whom));
-            let inlet = leading.as_ref().map(|(leading, _)| leading.inlet());
-            let asker = Asker {
-                outcome: teller,
-                inlet,
-            };
+            let (asker, outcome) = mpsc::channel();
             self.askers.insert(number, asker);
-            Awaited {
-                number,
-                outcome,
-                leading,
-            }
+            outcome
         })
-    }
-
-    /// Takes the reading side of the connection to somebody, if nobody has it.
-    fn lead(&self, whom: Node) -> Option<(Leading, (Node, u64))> {
-        let peer = if whom == Node::Register {
-            self.keeper
-        } else {
-            whom
-        };
-        let link = self.links.get(&peer)?;
-        let leading = link.inlet.as_ref()?.lead()?;
-        Some((leading, (peer, link.generation)))
-    }
-
-    /// As [`Process::arrived_for`], for nobody. Says whether anybody listens.
-    pub fn arrived(&mut self, from: (Node, u64), register: (bool, bool), message: Message) -> bool {
-        self.arrived_for(from, register, message, None).is_some()
-    }
-
-    /// Whether threads may wait for what it is told.
-    pub fn is_client(&self) -> bool {
-        matches!(self.machine, Machine::Client(_))
     }
 
     /// From now on somebody is told of what goes.
