@@ -26,6 +26,7 @@ mod space;
 pub mod streams;
 mod synced;
 mod throttle;
+pub mod times;
 pub mod vanished;
 mod vectored;
 pub mod view;

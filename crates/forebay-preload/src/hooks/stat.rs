@@ -1,6 +1,8 @@
 //! Asking about files: sizes are the engine's where it has bytes that the kernel does not have yet, and times where it writes them
 //! later than the program did.
 
+mod finished;
+
 use std::ffi::CStr;
 
 use forebay::member::gone::Place;
@@ -210,6 +212,7 @@ export! {
             if table::word(fd).kind() == Kind::Ours {
                 return real::fstat64(fd, to);
             }
+            finished::finish(fd);
             patch(Asked::fd(fd), || real::fstat64(fd, to), to)
         }
     }
@@ -229,13 +232,21 @@ export! {
     /// `fstatat`.
     fn fstatat64 | fstatat(dir: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch(Asked::at(dir, path, flags), || real::fstatat64(dir, path, to, flags), to) }
+        unsafe {
+            let ask = || real::fstatat64(dir, path, to, flags);
+            finished::finish_at(dir, path, flags, ask);
+            patch(Asked::at(dir, path, flags), ask, to)
+        }
     }
 
     /// `statx`.
     fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut StatX) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch_extended(Asked::at(dir, path, flags), || real::statx(dir, path, flags, mask, to), to) }
+        unsafe {
+            let ask = || real::statx(dir, path, flags, mask, to);
+            finished::finish_at(dir, path, flags, ask);
+            patch_extended(Asked::at(dir, path, flags), ask, to)
+        }
     }
 
     /// `fstat` as programs built against old C libraries call it.

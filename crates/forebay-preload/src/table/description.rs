@@ -62,6 +62,11 @@ pub const HEARD: u32 = 64;
 /// Syncs of a candidate are counted in the flags, from here up.
 const SYNC: u32 = 1 << 16;
 
+/// Times made final before the close are counted in the flags, from here up to [`FINISHED_MAX`].
+const FINISHED: u32 = 1 << 8;
+/// How often that is done for a description: a program that asks after each of its writes goes on as one that never does.
+const FINISHED_MAX: u32 = 4;
+
 /// What has been written through a candidate so far. No field wraps: each stays at the most that it can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -256,6 +261,17 @@ impl Description {
         if !self.is_synced_again() {
             self.flags.fetch_add(SYNC, Relaxed);
         }
+    }
+
+    /// Whether its file's times may be made final before its close once more.
+    pub fn may_finish_times(&self) -> bool {
+        self.flags.load(Relaxed) % SYNC / FINISHED < FINISHED_MAX
+    }
+
+    /// Notes that they are.
+    pub fn note_finished_times(&self) {
+        // Threads that ask at once may each count one too many: the bits above are nobody's.
+        self.flags.fetch_add(FINISHED, Relaxed);
     }
 
     /// Whether the candidate has been synced again and again.

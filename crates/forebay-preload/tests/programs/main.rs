@@ -15,6 +15,7 @@ mod disks;
 mod environments;
 #[cfg(feature = "sim")]
 mod faults;
+mod finished;
 mod forks;
 mod frozen;
 mod full;

@@ -22,6 +22,7 @@ fn run() {
         || crate::begins::play(role, &argument, &dir)
         || crate::closing::play(role, &argument, &dir)
         || crate::deaths::play(role, &argument, &dir)
+        || crate::finished::play(role, &argument, &dir)
         || crate::forks::play(role, &argument, &dir)
         || crate::full::play(role, &argument, &dir)
         || crate::hints::play(role, &argument, &dir)

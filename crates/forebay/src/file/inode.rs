@@ -14,7 +14,7 @@ use super::read::advise::{Advise, advise};
 use super::read::follow::Read;
 use super::settle::{self, Durability};
 use super::write::{self, Intent};
-use super::{append, quick, read, resize};
+use super::{append, quick, read, resize, times};
 use crate::error::Result;
 use crate::evict;
 use crate::file::core::{Core, Halt};
@@ -267,6 +267,11 @@ impl Inode {
     pub fn settle(&self, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
         self.hasten();
         settle::settle(&self.core, me, durability, seen)
+    }
+
+    /// Makes its times final before its close, where that is done at once. See [`times`].
+    pub fn finish_times(&self, me: Me<'_>) {
+        times::finish(&self.core, me);
     }
 
     /// Syncs in a row, by anybody in the session, that had little to write, and no large write before them.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::Session;
 use super::standing::{self, Call, Place as Standing};
-use crate::file::closing;
+use crate::file::{closing, times};
 use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::outsiders;
@@ -200,6 +200,12 @@ impl Glance {
     pub fn is_used(&self, device: u64, inode: u64) -> bool {
         let is_used = |known: Known| !known.is_idle();
         self.knows_any() && self.known(device, inode).is_some_and(is_used)
+    }
+
+    /// Whether the close of an inode would give it other times than it has now, and they can be made final before (`Inode::finish_times`).
+    pub fn are_times_due(&self, device: u64, inode: u64) -> bool {
+        let id = table::find(&self.arena, device, inode);
+        id.is_some_and(|id| times::are_due(&self.arena, self.arena.file_unchecked(id)))
     }
 
     /// As [`Glance::known`], for the file at a place: what is known of an earlier file of its number is not known of it.
