@@ -54,7 +54,7 @@ git --git-dir=mirror.git verify-pack -v mirror.git/objects/pack/*.idx | tail -n 
 cd clone; git log --format='%H %T' | cksum; git status --short; git checkout -q HEAD~20; git status --short
 git grep -c 'line 3' | cksum; git worktree add -q ../tree HEAD~50; git -C ../tree log -1 --format=%T
 git archive --format=tar HEAD | cksum; git bundle create -q ../all.bundle --all; git bundle verify -q ../all.bundle; echo \$?
-git rebase -q --apply --onto HEAD~3 HEAD~2 2>&1; git log -2 --format=%T; echo stashed >>dir1/file1.txt; git stash -q; git stash pop -q; git status --short; git diff --stat HEAD~100 | tail -n 1
+git rebase -q --onto HEAD~3 HEAD~2 2>&1; git log -2 --format=%T; echo stashed >>dir1/file1.txt; git stash -q; git stash pop -q; git status --short; git diff --stat HEAD~100 | tail -n 1
 cd ..; rm -rf clone/.git tree/.git origin.git mirror.git all.bundle" $((1000000 * scale))
 
 # What has changed is built again and nothing else is: the times of files are what make goes by.

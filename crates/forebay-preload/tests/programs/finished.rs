@@ -33,6 +33,9 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     true
 }
 
+/// What a program does with a file after its first write.
+type GoOn = fn(i32);
+
 /// By a descriptor, as `how` says.
 fn times_of(fd: i32, how: &str) -> Times {
     let (mut stat, mut extended) = (MaybeUninit::uninit(), MaybeUninit::<libc::statx>::uninit());
@@ -71,7 +74,7 @@ fn times_at(path: &Path) -> Times {
 
 /// Writes files in many ways, asks for the times of each, and once more after its close; says which of them have changed. `argument`: by which call.
 fn final_times(dir: &Path, how: &str) {
-    let ways: [(&str, fn(i32)); 6] = [
+    let ways: [(&str, GoOn); 6] = [
         ("written", |_| {}),
         ("appended", |fd| {
             assert_eq!(write(fd, &pattern(2, 777)), Ok(777));
