@@ -9,7 +9,7 @@
 //! `mixed`: reads of mixed sizes by each policy, by one to four threads, in turn, and by a number of threads that changes; local memory is held down
 //! to so many MB/s, or not at all if that is 0. Takes some six minutes, and 4 GiB of memory.
 //! `equal`: the same of reads of 256 KiB by one to sixteen threads. Takes some eight minutes.
-//! `soon`: how fast reads of 256 KiB are by and by, by three certainties of SEED: once a client has joined, and after what it has to notice. Takes some
+//! `soon`: how fast reads of 256 KiB are by and by, by moving averages and three certainties of SEED: once a client has joined, and after what it has to notice. Takes some
 //! five minutes.
 
 use std::hint::black_box;
@@ -352,7 +352,7 @@ const PHASE: Duration = Duration::from_secs(2);
 const SLICE: Duration = Duration::from_millis(50);
 /// Which slices are shown, by their ends.
 const SHOWN_MS: [u64; 7] = [50, 100, 200, 400, 800, 1200, 2000];
-const SOON_PATHS: [&str; 5] = ["local", "table", "seed:1", "seed", "seed:6"];
+const SOON_PATHS: [&str; 6] = ["local", "better", "table", "seed:1", "seed", "seed:6"];
 
 fn soon(mb_per_s: u64) {
     let (config, serving) = serve();

@@ -1,7 +1,6 @@
 //! One request after another: predict, choose, learn from what it took.
 //!
-//! A [`Chooser`] belongs to one thread, or lies under a lock of the caller's. A [`Learner`] is a chooser with its trainer beside it,
-//! for one process; between processes pairs and networks go through shared memory ([`crate::published`]).
+//! A [`Chooser`] belongs to one thread, or lies under a lock of the caller's. A [`Learner`] is a chooser with its trainer beside it.
 
 use crate::bounds::Bounds;
 use crate::decision::Curve;
@@ -10,6 +9,7 @@ use crate::network::Network;
 use crate::request::{GROUPS, Mode, Record, Request};
 use crate::shortcut::Shortcut;
 use crate::training::{Pair, Trainer};
+use crate::trials::Trials;
 
 /// What was chosen for a request.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ pub struct Choice {
     pub mode: Mode,
     /// What the network was asked with; none where it was not asked.
     pub environment: Option<Environment>,
-    /// What it answered for that mode, nanoseconds, before any correction.
-    pub predicted_ns: Option<f64>,
+    /// What it answered for both modes, nanoseconds, before any correction.
+    pub predicted_ns: Option<[f64; 2]>,
 }
 
 impl Choice {
@@ -64,20 +64,38 @@ pub struct Chooser {
 /// Weight of the latest request in a correction.
 const WEIGHT: f64 = 1.0 / 8.0;
 /// By how much a correction shortens or lengthens a prediction at most.
-const CORRECTION: (f64, f64) = (1.0 / 16.0, 16.0);
+const CORRECTION: (f64, f64) = (1.0 / 256.0, 256.0);
 
 /// Moving averages of what requests took, as multiples of what was predicted for them, by group.
 ///
 /// Beyond the paper: between two epochs nothing else tells a network that it is wrong, and what it gets wrong by a tenth moves a tenth
-/// of the requests. The averages follow within eight requests of a group.
+/// of the requests. The averages follow within eight requests of a group; trials see to it that there are some.
 #[derive(Clone, Debug)]
-struct Corrections([f64; GROUPS]);
+struct Corrections {
+    times: [f64; GROUPS],
+    trials: Trials,
+}
 
 impl Corrections {
-    fn learn(&mut self, predicted_ns: f64, record: &Record) {
-        let times = (record.latency_ns as f64 / predicted_ns).clamp(CORRECTION.0, CORRECTION.1);
-        let average = &mut self.0[record.group().index()];
-        *average += (times - *average) * WEIGHT;
+    fn new() -> Self {
+        Corrections {
+            times: [1.0; GROUPS],
+            trials: Trials::default(),
+        }
+    }
+
+    /// What is expected where that was predicted.
+    fn correct(&self, request: &Request, predicted_ns: [f64; 2]) -> [f64; 2] {
+        let times = |mode| self.times[request.group(mode).index()];
+        Mode::BOTH.map(|mode| predicted_ns[mode as usize] * times(mode))
+    }
+
+    fn learn(&mut self, predicted_ns: [f64; 2], record: &Record) {
+        let expected_ns = self.correct(&record.request, predicted_ns);
+        self.trials.done(expected_ns, record);
+        let times = record.latency_ns as f64 / predicted_ns[record.mode as usize];
+        let average = &mut self.times[record.group().index()];
+        *average += (times.clamp(CORRECTION.0, CORRECTION.1) - *average) * WEIGHT;
     }
 }
 
@@ -93,15 +111,15 @@ impl Chooser {
 
     /// Corrects predictions by what the latest requests took instead.
     pub fn with_corrections(mut self) -> Self {
-        self.corrections = Some(Corrections([1.0; GROUPS]));
+        self.corrections = Some(Corrections::new());
         self
     }
 
     /// From now on this network predicts. It makes mistakes of its own: what corrected those of another is forgotten.
     pub fn adopt(&mut self, network: Network) {
         self.network = Some(network);
-        if let Some(Corrections(times)) = &mut self.corrections {
-            times.fill(1.0);
+        if let Some(corrections) = &mut self.corrections {
+            corrections.times.fill(1.0);
         }
     }
 
@@ -154,17 +172,16 @@ impl Policy for Chooser {
             return Choice::plain(self.curve.decide(local, remote, draw));
         }
         let environment = environment();
-        let predicted = self.predict(request, &environment);
-        let [local, remote] = Mode::BOTH.map(|mode| {
-            let corrections = self.corrections.as_ref();
-            let times = corrections.map_or(1.0, |c| c.0[request.group(mode).index()]);
-            predicted[mode as usize] * times
+        let predicted_ns = self.predict(request, &environment);
+        let corrections = self.corrections.as_mut();
+        let (due, [local, remote]) = corrections.map_or((None, predicted_ns), |corrections| {
+            let expected_ns = corrections.correct(request, predicted_ns);
+            (corrections.trials.due(request), expected_ns)
         });
-        let mode = self.curve.decide(local, remote, draw);
         Choice {
-            mode,
+            mode: due.unwrap_or_else(|| self.curve.decide(local, remote, draw)),
             environment: Some(environment),
-            predicted_ns: Some(predicted[mode as usize]),
+            predicted_ns: Some(predicted_ns),
         }
     }
 
@@ -343,7 +360,7 @@ mod tests {
         assert!((400..600).contains(&found), "{found}: the bounds alone");
         let network = Network::untrained(&mut Random::new(1));
         corrected.adopt(network.clone());
-        assert_eq!(corrected.corrections.unwrap().0, [1.0; GROUPS]);
+        assert_eq!(corrected.corrections.unwrap().times, [1.0; GROUPS]);
     }
 
     /// Local saturates at 16 requests; the learner is told what is under way, and has to find that out.

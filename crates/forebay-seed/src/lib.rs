@@ -9,9 +9,9 @@
 //! bounds       what a request takes at least on an idle path                      (3.2.2)
 //! network      environment -> strength of each group, in (0, 1)                   (3.2.2)
 //! training     pairs -> a better network, published once its error has fallen     (3.2.3)
-//! published    a network in shared memory: one writer, readers without a lock     (3.2.3)
 //! shortcut     small requests: the latency before, and which requests are small   (3.2.3)
 //! decision     two latencies -> a mode                                            (3.2.4)
+//! trials       when the mode that is not taken is tried out of turn
 //! chooser      all of the above, for one request after another
 //! rivals       policies that do with less, to compare with
 //! simulation   two paths and many threads in simulated time
@@ -25,13 +25,13 @@ pub mod chooser;
 pub mod decision;
 pub mod environment;
 pub mod network;
-pub mod published;
 pub mod random;
 pub mod request;
 pub mod rivals;
 pub mod shortcut;
 pub mod simulation;
 pub mod training;
+mod trials;
 
 pub use bounds::Bounds;
 pub use chooser::{Choice, Chooser, Policy};

@@ -33,8 +33,8 @@ const _: () = assert!(PARAMETERS < 3_000, "the paper's size of a network");
 
 /// What a node gives for a negative input, as a part of it.
 pub(crate) const LEAK: f32 = 1.0 / 16.0;
-/// No weight of a network that is used is larger than this.
-pub const WEIGHT_MAX: f32 = 1_000.0;
+/// No weight of a network is larger than this.
+pub(crate) const WEIGHT_MAX: f32 = 1_000.0;
 /// Lanes of the last layer's sums.
 const LANES: usize = 8;
 
@@ -65,15 +65,8 @@ impl Network {
     }
 
     /// The numbers, in the order of the layers.
-    pub fn parameters(&self) -> &[f32; PARAMETERS] {
+    pub(crate) fn parameters(&self) -> &[f32; PARAMETERS] {
         &self.parameters
-    }
-
-    /// A network of these numbers; none if one of them is not finite or out of bounds, as in memory that somebody has damaged.
-    pub fn from_parameters(parameters: Box<[f32; PARAMETERS]>) -> Option<Self> {
-        // A comparison with what is not a number is false.
-        let is_sound = parameters.iter().all(|p| p.abs() <= WEIGHT_MAX);
-        is_sound.then_some(Network { parameters })
     }
 
     pub(crate) fn parameters_mut(&mut self) -> &mut [f32; PARAMETERS] {
@@ -181,20 +174,6 @@ mod tests {
         (0..16).for_each(|_| environment.add(record.to_word()));
         let hidden = network.hidden(&environment);
         assert_eq!(network.raw(&hidden, group), -6.0 * LEAK * 4.0 + 0.5);
-    }
-
-    #[test]
-    fn what_is_not_a_number_or_too_large_is_no_network() {
-        let sound = Network::untrained(&mut Random::new(1));
-        for wrong in [f32::NAN, f32::INFINITY, -2.0 * WEIGHT_MAX] {
-            let mut parameters = sound.parameters.clone();
-            parameters[100] = wrong;
-            assert_eq!(Network::from_parameters(parameters), None);
-        }
-        assert_eq!(
-            Network::from_parameters(sound.parameters.clone()),
-            Some(sound)
-        );
     }
 
     proptest! {

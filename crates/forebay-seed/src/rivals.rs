@@ -3,7 +3,7 @@
 //! | policy | knows | chooses |
 //! |---|---|---|
 //! | [`Fixed`] | nothing | by lot, in a fixed ratio; 0 and 100 are local only and remote only |
-//! | [`Table`] | how fast each group was of late | by SEED's curve |
+//! | [`Table`] | how fast each group was of late | by SEED's curve, and by trials out of turn |
 //! | [`Better`] | the same | the faster; one request in [`TRIED_ONE_IN`] goes the other way |
 
 use crate::bounds::Bounds;
@@ -11,6 +11,7 @@ use crate::chooser::{Choice, Policy};
 use crate::decision::Curve;
 use crate::environment::Environment;
 use crate::request::{GROUPS, Mode, Record, Request};
+use crate::trials::Trials;
 
 /// So many in a hundred requests go remote.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +82,7 @@ impl Averages {
 pub struct Table {
     averages: Averages,
     curve: Curve,
+    trials: Trials,
 }
 
 impl Table {
@@ -89,6 +91,7 @@ impl Table {
         Table {
             averages: Averages::new(bounds),
             curve,
+            trials: Trials::default(),
         }
     }
 }
@@ -101,10 +104,13 @@ impl Policy for Table {
         draw: u64,
     ) -> Choice {
         let [local, remote] = self.averages.predict(request);
-        Choice::plain(self.curve.decide(local, remote, draw))
+        let due = self.trials.due(request);
+        Choice::plain(due.unwrap_or_else(|| self.curve.decide(local, remote, draw)))
     }
 
     fn done(&mut self, _choice: &Choice, record: &Record) {
+        let expected_ns = self.averages.predict(&record.request);
+        self.trials.done(expected_ns, record);
         self.averages.learn(record);
     }
 }

@@ -121,16 +121,6 @@ impl Trainer {
         }
     }
 
-    /// Goes on from a network that was published before, by a trainer that is gone.
-    pub fn resume(seed: u64, published: Network) -> Self {
-        Trainer {
-            network: published.clone(),
-            mean: published.clone(),
-            published: Some(published),
-            ..Trainer::new(seed)
-        }
-    }
-
     /// Takes a pair. What is not a strength is no pair.
     pub fn collect(&mut self, pair: Pair) {
         if !(STRENGTH_MIN..=1.0).contains(&pair.strength) {

@@ -135,3 +135,105 @@ fn a_path_that_was_slow_is_found_again() {
     assert!(found > 0.2, "{found}");
     assert_eq!(late(Curve::default().without_trials()), 0.0);
 }
+
+/// A pool whose local path gives so much, and whose remote requests wait so long before their bytes move.
+fn pool(local_gb_per_s: f64, remote_fixed_ns: f64) -> Hardware {
+    let path = |fixed_ns, speed| PathModel {
+        fixed_ns,
+        one: speed,
+        all: speed,
+        jitter: 0.1,
+    };
+    Hardware {
+        paths: [path(1_000.0, local_gb_per_s), path(remote_fixed_ns, 2.5)],
+    }
+}
+
+const HELD: f64 = 1.0;
+const FREE: f64 = 40.0;
+const AT_ONCE_NS: f64 = 50_000.0;
+/// What a remote request waits for processors that local ones have taken up.
+const STARVED_NS: f64 = 20e6;
+
+/// What the policies that learn do one after the other with each of these paths, 256 KiB reads by eight threads for so many ms.
+fn by_and_by(phases: &[(Hardware, u64)]) -> Vec<(&'static str, Vec<Outcome>)> {
+    let bounds = pool(FREE, AT_ONCE_NS).bounds(1);
+    let learner = |certainty| {
+        let curve = Curve::new(certainty);
+        Box::new(Learner::new(bounds, curve, INFERENCE_NS, 1).with_corrections())
+    };
+    let policies: [(&str, Box<dyn Policy>); 4] = [
+        ("table", Box::new(Table::new(bounds, Curve::default()))),
+        ("better", Box::new(Better::new(bounds))),
+        ("seed", learner(3)),
+        ("seed:6", learner(6)),
+    ];
+    let each = policies.into_iter().map(|(name, mut policy)| {
+        let outcomes = phases.iter().enumerate().map(|(at, (hardware, ms))| {
+            let workload = Workload::reads(256 << 10, 8, *ms);
+            run(hardware, &workload, &mut *policy, at as u64)
+        });
+        (name, outcomes.collect())
+    });
+    each.collect()
+}
+
+/// The share of remote requests in each 50 ms.
+fn remote_shares(outcome: &Outcome) -> Vec<f64> {
+    let samples = outcome.series.iter();
+    samples.map(|sample| sample.remote_share()).collect()
+}
+
+/// Local memory becomes slow. The remote path is fast, but all that is known of it is from when it was starved.
+#[test]
+fn what_was_starved_is_found_once_the_taken_path_becomes_slow() {
+    let (held, free) = (pool(HELD, AT_ONCE_NS), pool(FREE, STARVED_NS));
+    for (name, outcomes) in by_and_by(&[(held, 1_000), (free, 2_000), (held, 400)]) {
+        let free = outcomes[1].series.last().unwrap().remote_share();
+        assert!(free < 0.1, "{name}: {free} past a free memory");
+        let shares = remote_shares(&outcomes[2]);
+        assert!(
+            shares[2..].iter().all(|share| *share > 0.5),
+            "{name}: {shares:?}"
+        );
+    }
+}
+
+/// The taken path stays as it is, so nothing tells that the other has become fast but trials by lot.
+#[test]
+fn what_has_become_fast_is_found_while_nothing_else_changes() {
+    let (starved, held) = (pool(HELD, STARVED_NS), pool(HELD, AT_ONCE_NS));
+    for (name, outcomes) in by_and_by(&[(starved, 2_000), (held, 3_000)]) {
+        let shares = remote_shares(&outcomes[1]);
+        let late = &shares[shares.len() - 10..];
+        assert!(late.iter().all(|share| *share > 0.5), "{name}: {shares:?}");
+    }
+}
+
+/// The other way round nothing old is in the way: what is known of the remote path is right.
+#[test]
+fn a_path_that_becomes_slow_is_left_at_once() {
+    let (free, held) = (pool(FREE, AT_ONCE_NS), pool(HELD, AT_ONCE_NS));
+    for (name, outcomes) in by_and_by(&[(free, 1_000), (held, 400)]) {
+        let shares = remote_shares(&outcomes[1]);
+        assert!(
+            shares[1..].iter().all(|share| *share > 0.5),
+            "{name}: {shares:?}"
+        );
+    }
+}
+
+/// Local speeds that change all the time ask for trials each time; the path that they would try is truly slow.
+#[test]
+fn trials_of_a_slow_path_cost_little_whatever_changes() {
+    let phases: Vec<(Hardware, u64)> = (0..40)
+        .map(|at| (pool([FREE, HELD][at % 2], STARVED_NS), 200))
+        .collect();
+    for (name, outcomes) in by_and_by(&phases) {
+        let late = &outcomes[10..];
+        let tried: u64 = late.iter().map(|outcome| outcome.whole().remote).sum();
+        let part = tried as f64 * STARVED_NS / (late.len() as f64 * 200e6 * 8.0);
+        // "better" tries one in sixteen, whatever it costs.
+        assert!(part < 0.01 || name == "better", "{name}: {part}");
+    }
+}

@@ -143,22 +143,3 @@ fn what_is_no_strength_is_no_pair() {
     }
     assert_eq!(trainer.collected, 0);
 }
-
-#[test]
-fn a_successor_goes_on_from_what_was_published() {
-    let mut random = Random::new(2);
-    let mut trainer = Trainer::new(1);
-    for _ in 0..8 {
-        (0..1_000).for_each(|_| trainer.collect(of_a_device(&mut random)));
-        trainer.epoch();
-    }
-    let published = trainer.published().unwrap().clone();
-    let mut successor = Trainer::resume(9, published.clone());
-    assert_eq!(successor.published(), Some(&published));
-    (0..1_000).for_each(|_| successor.collect(of_a_device(&mut random)));
-    let epoch = successor.epoch().unwrap();
-    assert!(
-        epoch.error < 0.3 && epoch.error_published < 0.3,
-        "{epoch:?}"
-    );
-}
