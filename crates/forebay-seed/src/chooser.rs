@@ -61,10 +61,16 @@ pub struct Chooser {
     corrections: Option<Corrections>,
 }
 
-/// Weight of the latest request in a correction.
+/// Weight of the latest request in a moving average.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// By how much a correction shortens or lengthens a prediction at most.
-const CORRECTION: (f64, f64) = (1.0 / 256.0, 256.0);
+/// The latest request counts as so many times the average at most: one that waited for a processor, and took a thousand times as long as
+/// others, says little of its path. One that has become a hundred times as slow is known to be eighty times as slow after seven requests.
+const OUTLIER: f64 = 8.0;
+
+/// Moves an average towards the latest.
+pub(crate) fn follow(average: &mut f64, latest: f64) {
+    *average += (latest.min(*average * OUTLIER) - *average) * WEIGHT;
+}
 
 /// Moving averages of what requests took, as multiples of what was predicted for them, by group.
 ///
@@ -94,8 +100,7 @@ impl Corrections {
         let expected_ns = self.correct(&record.request, predicted_ns);
         self.trials.done(expected_ns, record);
         let times = record.latency_ns as f64 / predicted_ns[record.mode as usize];
-        let average = &mut self.times[record.group().index()];
-        *average += (times.clamp(CORRECTION.0, CORRECTION.1) - *average) * WEIGHT;
+        follow(&mut self.times[record.group().index()], times);
     }
 }
 
@@ -115,11 +120,12 @@ impl Chooser {
         self
     }
 
-    /// From now on this network predicts. It makes mistakes of its own: what corrected those of another is forgotten.
+    /// From now on this network predicts. It makes mistakes of its own: what made predictions of another longer is forgotten. What made
+    /// them shorter stays. If it is wrong now, requests go that way and tell; nothing tells of a way that is wrongly thought to be slow.
     pub fn adopt(&mut self, network: Network) {
         self.network = Some(network);
         if let Some(corrections) = &mut self.corrections {
-            corrections.times.fill(1.0);
+            corrections.times = corrections.times.map(|times| times.min(1.0));
         }
     }
 
@@ -358,9 +364,11 @@ mod tests {
         assert!(remote_of(&mut corrected, 3_000_000) > 900);
         let found = remote_of(&mut plain.clone(), 100_000);
         assert!((400..600).contains(&found), "{found}: the bounds alone");
-        let network = Network::untrained(&mut Random::new(1));
-        corrected.adopt(network.clone());
-        assert_eq!(corrected.corrections.unwrap().times, [1.0; GROUPS]);
+        corrected.corrections.as_mut().unwrap().times[0] = 0.5;
+        corrected.adopt(Network::untrained(&mut Random::new(1)));
+        let times = corrected.corrections.unwrap().times;
+        assert_eq!(times[0], 0.5, "what is faster than predicted stays so");
+        assert_eq!(times[1..], [1.0; GROUPS - 1]);
     }
 
     /// Local saturates at 16 requests; the learner is told what is under way, and has to find that out.

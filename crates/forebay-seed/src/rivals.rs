@@ -7,7 +7,7 @@
 //! | [`Better`] | the same | the faster; one request in [`TRIED_ONE_IN`] goes the other way |
 
 use crate::bounds::Bounds;
-use crate::chooser::{Choice, Policy};
+use crate::chooser::{Choice, Policy, follow};
 use crate::decision::Curve;
 use crate::environment::Environment;
 use crate::request::{GROUPS, Mode, Record, Request};
@@ -45,9 +45,6 @@ impl Policy for Fixed {
     fn done(&mut self, _choice: &Choice, _record: &Record) {}
 }
 
-/// Weight of a new latency in a moving average.
-const WEIGHT: f64 = 1.0 / 8.0;
-
 /// Moving averages of what the latest requests of each group took, as multiples of their lower bounds.
 #[derive(Clone, Debug)]
 struct Averages {
@@ -72,8 +69,7 @@ impl Averages {
 
     fn learn(&mut self, record: &Record) {
         let times = 1.0 / f64::from(self.bounds.strength(record));
-        let average = &mut self.times_the_bound[record.group().index()];
-        *average += (times - *average) * WEIGHT;
+        follow(&mut self.times_the_bound[record.group().index()], times);
     }
 }
 
@@ -201,6 +197,22 @@ mod tests {
             assert!(remote(policy) < 100);
             taught(policy, 1_000_000, 100_000);
             assert!(remote(policy) > 900);
+        }
+    }
+
+    #[test]
+    fn one_request_that_waited_for_a_processor_decides_nothing() {
+        let mut table = Table::new(Bounds::default(), Curve::default());
+        let mut better = Better::new(Bounds::default());
+        for policy in [&mut table as &mut dyn Policy, &mut better] {
+            taught(policy, 100_000, 1_000_000);
+            let record = Record {
+                request: REQUEST,
+                mode: Mode::Local,
+                latency_ns: 100_000_000,
+            };
+            policy.done(&Choice::plain(Mode::Local), &record);
+            assert!(remote(policy) < 100);
         }
     }
 }
