@@ -2,6 +2,7 @@
 //!
 //! A [`Chooser`] belongs to one thread, or lies under a lock of the caller's. A [`Learner`] is a chooser with its trainer beside it.
 
+use crate::average::Average;
 use crate::bounds::Bounds;
 use crate::decision::Curve;
 use crate::environment::Environment;
@@ -61,16 +62,8 @@ pub struct Chooser {
     corrections: Option<Corrections>,
 }
 
-/// Weight of the latest request in a moving average.
-const WEIGHT: f64 = 1.0 / 8.0;
-/// The latest request counts as so many times the average at most: one that waited for a processor, and took a thousand times as long as
-/// others, says little of its path. One that has become a hundred times as slow is known to be eighty times as slow after seven requests.
-const OUTLIER: f64 = 8.0;
-
-/// Moves an average towards the latest.
-pub(crate) fn follow(average: &mut f64, latest: f64) {
-    *average += (latest.min(*average * OUTLIER) - *average) * WEIGHT;
-}
+/// The shortest that what corrected one network makes predictions of the next one.
+const KEPT_MIN: f64 = 1.0 / 256.0;
 
 /// Moving averages of what requests took, as multiples of what was predicted for them, by group.
 ///
@@ -78,21 +71,21 @@ pub(crate) fn follow(average: &mut f64, latest: f64) {
 /// of the requests. The averages follow within eight requests of a group; trials see to it that there are some.
 #[derive(Clone, Debug)]
 struct Corrections {
-    times: [f64; GROUPS],
+    times: [Average; GROUPS],
     trials: Trials,
 }
 
 impl Corrections {
     fn new() -> Self {
         Corrections {
-            times: [1.0; GROUPS],
+            times: [Average::new(1.0); GROUPS],
             trials: Trials::default(),
         }
     }
 
     /// What is expected where that was predicted.
     fn correct(&self, request: &Request, predicted_ns: [f64; 2]) -> [f64; 2] {
-        let times = |mode| self.times[request.group(mode).index()];
+        let times = |mode| self.times[request.group(mode).index()].get();
         Mode::BOTH.map(|mode| predicted_ns[mode as usize] * times(mode))
     }
 
@@ -100,7 +93,7 @@ impl Corrections {
         let expected_ns = self.correct(&record.request, predicted_ns);
         self.trials.done(expected_ns, record);
         let times = record.latency_ns as f64 / predicted_ns[record.mode as usize];
-        follow(&mut self.times[record.group().index()], times);
+        self.times[record.group().index()].follow(times);
     }
 }
 
@@ -125,7 +118,8 @@ impl Chooser {
     pub fn adopt(&mut self, network: Network) {
         self.network = Some(network);
         if let Some(corrections) = &mut self.corrections {
-            corrections.times = corrections.times.map(|times| times.min(1.0));
+            corrections.times =
+                { corrections.times }.map(|times| Average::new(times.get().clamp(KEPT_MIN, 1.0)));
         }
     }
 
@@ -364,9 +358,13 @@ mod tests {
         assert!(remote_of(&mut corrected, 3_000_000) > 900);
         let found = remote_of(&mut plain.clone(), 100_000);
         assert!((400..600).contains(&found), "{found}: the bounds alone");
-        corrected.corrections.as_mut().unwrap().times[0] = 0.5;
+        corrected.corrections.as_mut().unwrap().times[0] = Average::new(0.5);
         corrected.adopt(Network::untrained(&mut Random::new(1)));
-        let times = corrected.corrections.unwrap().times;
+        let times = corrected
+            .corrections
+            .unwrap()
+            .times
+            .map(|times| times.get());
         assert_eq!(times[0], 0.5, "what is faster than predicted stays so");
         assert_eq!(times[1..], [1.0; GROUPS - 1]);
     }

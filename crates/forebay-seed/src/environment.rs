@@ -1,7 +1,7 @@
 //! The environment: what all threads have done last, counted by group (3.2.1, 3.2.2 of the paper).
 //!
-//! Every thread has a [`Log`] of its four latest requests, which all others read. Where the logs lie in shared memory, their owner
-//! keeps the words there and hands them to [`Environment::add`] one by one; nothing else of a log is needed.
+//! Every thread has a [`Log`] of its four latest requests, which all others read. Their owner hands the
+//! words to [`Environment::add`] one by one; nothing else of a log is needed.
 //!
 //! Beyond the paper: a thread that is idle is left out, for its four latest requests would else count as load for ever. It is idle
 //! once it has not ended a request for [`IDLE_TIMES`] as long as its latest took: so the measure is the path's own.

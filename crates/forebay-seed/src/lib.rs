@@ -11,6 +11,7 @@
 //! training     pairs -> a better network, published once its error has fallen     (3.2.3)
 //! shortcut     small requests: the latency before, and which requests are small   (3.2.3)
 //! decision     two latencies -> a mode                                            (3.2.4)
+//! average      what requests took lately
 //! trials       when the mode that is not taken is tried out of turn
 //! chooser      all of the above, for one request after another
 //! rivals       policies that do with less, to compare with
@@ -20,6 +21,7 @@
 //! Nothing here does I/O, reads a clock or draws a number that the caller has not given. What was changed against the paper, and how
 //! well the rivals do, is in `docs/seed.md`.
 
+mod average;
 pub mod bounds;
 pub mod chooser;
 pub mod decision;

@@ -1,7 +1,7 @@
 //! What SEED knows of a request: its kind, its size class and the mode that served it.
 //!
 //! A [`Record`] is one request that has ended. It fits into one word, so that a thread publishes it with one store, and a reader in
-//! another process sees a whole one. A word from shared memory is not trusted: any word is a record or none.
+//! another thread sees a whole one. Any word is a record or none.
 
 /// Which path serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

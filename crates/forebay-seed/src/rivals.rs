@@ -6,8 +6,9 @@
 //! | [`Table`] | how fast each group was of late | by SEED's curve, and by trials out of turn |
 //! | [`Better`] | the same | the faster; one request in [`TRIED_ONE_IN`] goes the other way |
 
+use crate::average::Average;
 use crate::bounds::Bounds;
-use crate::chooser::{Choice, Policy, follow};
+use crate::chooser::{Choice, Policy};
 use crate::decision::Curve;
 use crate::environment::Environment;
 use crate::request::{GROUPS, Mode, Record, Request};
@@ -49,27 +50,27 @@ impl Policy for Fixed {
 #[derive(Clone, Debug)]
 struct Averages {
     bounds: Bounds,
-    times_the_bound: [f64; GROUPS],
+    times_the_bound: [Average; GROUPS],
 }
 
 impl Averages {
     fn new(bounds: Bounds) -> Self {
         Averages {
             bounds,
-            times_the_bound: [1.0; GROUPS],
+            times_the_bound: [Average::new(1.0); GROUPS],
         }
     }
 
     fn predict(&self, request: &Request) -> [f64; 2] {
         Mode::BOTH.map(|mode| {
-            let times = self.times_the_bound[request.group(mode).index()];
+            let times = self.times_the_bound[request.group(mode).index()].get();
             self.bounds.latency_ns(request, mode) * times
         })
     }
 
     fn learn(&mut self, record: &Record) {
         let times = 1.0 / f64::from(self.bounds.strength(record));
-        follow(&mut self.times_the_bound[record.group().index()], times);
+        self.times_the_bound[record.group().index()].follow(times);
     }
 }
 

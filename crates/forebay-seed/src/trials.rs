@@ -4,9 +4,9 @@
 //! may be old: a way that was slow once is then hardly tried, and each trial moves its average by an eighth. Two rules find it again:
 //!
 //! - *A change.* Where [`ROW`] requests in a row took more than [`LATE`] times what was expected of the way that is taken, the other
-//!   way is tried once. Time pays for it: all trials by this rule cost [`TRIALS_COST`] of the requests' time.
+//!   way is tried once. Time pays for it: all trials by this rule cost [`TRIALS_COST`] of the requests' time, at the price that is believed.
 //! - *A success.* A request the slower way that was faster than what is expected of the other is followed by another one. It cost
-//!   nothing, so there is no limit.
+//!   nothing itself; a way that is often faster and sometimes much slower has trials in rows, and costs more by the rows' length.
 //!
 //! Requests of one kind and size class are looked at by themselves.
 
