@@ -204,7 +204,10 @@ impl Server {
             }
             Message::Persist { number, .. } => {
                 // Without a home nothing is durable.
-                self.blocks.home().map_or(Ok(()), |home| home.sync())?;
+                if let Some(home) = self.blocks.home() {
+                    home.sync()?;
+                    home.after_sync();
+                }
                 *number
             }
             _ => 0,
