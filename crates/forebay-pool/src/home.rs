@@ -38,8 +38,6 @@ pub trait Home: Debug + Send + Sync {
     fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool>;
     /// All that this server had stored when this began is durable when it returns. That may take long.
     fn sync(&self) -> io::Result<()>;
-    /// A sync has been told of: now is the time for what comes of it and nobody waits for.
-    fn after_sync(&self) {}
     /// A request of a client, of which all blocks are to be stored or none, begins: whoever is killed before its end leaves the rest to the others.
     fn begin_together(&self, _request: (u32, u64), _blocks: &[Block]) -> io::Result<()> {
         Ok(())

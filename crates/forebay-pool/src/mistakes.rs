@@ -29,8 +29,6 @@ pub enum Mistake {
     OvertakesRemoteOnes,
     /// A server says that it has a block that is not in the pool's home.
     SkipsHome,
-    /// A server keeps no durable block of the home's while the one in its place is not durable.
-    KeepsNothingOlder,
     /// A ruler goes on answering when his lease is over.
     OldRulerRules,
     /// A ruler answers before what the answer rests on has been saved.

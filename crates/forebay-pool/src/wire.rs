@@ -27,8 +27,8 @@ use crate::ids::SIZE_BLOCK;
 use crate::message::{Block, Message, Place};
 use crate::rope::Rope;
 
-/// What a connection begins with; the last two bytes are the version, and go up whenever [`Message`] changes, or what a home has.
-pub const MARK: [u8; 8] = *b"fbpool\x00\x0b";
+/// What a connection begins with; the last two bytes are the version, and go up whenever [`Message`] changes.
+pub const MARK: [u8; 8] = *b"fbpool\x00\x0a";
 
 /// No frame is longer.
 pub const FRAME_MAX: usize = 64 << 20;

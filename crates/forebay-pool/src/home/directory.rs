@@ -3,29 +3,24 @@
 //! ```text
 //! life             the number of the pool's life, the size of its blocks, and the mark of the life of its members
 //! lock             locked by the pool's first server as long as it lives
-//! FILE/BLOCK       a block (`block`)
-//! FILE/BLOCK~      the last durable one, while that one may not be (`unsynced`)
+//! FILE/BLOCK       a block: its version, 24 bytes, and what it holds
 //! together/        names that come to several blocks (`together`)
 //! FILE/turn/       of whoever changes anything in FILE (`turn`)
 //! ```
 //!
-//! A block is written to another name and renamed: it is the old one or the new one, also after a power cut. A file system may give a file
-//! its new name before it has the bytes. So it is synced first, or the old one is kept until it has been (`unsynced`). A file that is no block, and that no
-//! power cut can have torn, is an error and not a hole: something has damaged it, and whoever needs it is told.
+//! A block is written to another name, synced, and renamed: it is the old one or the new one, also after a power cut. A file system may give a file
+//! its new name before it has the bytes. A file that is no block is an error and not a hole: something has damaged it, and whoever needs it is told.
 //!
 //! What is not there is a hole. So a server asks whether a directory is its pool's home before it believes that ([`Directory::open`]), and keeps it open: what
 //! is mounted or unmounted over its path later is nothing to it. Only whoever begins a life makes the directory itself.
 
-mod block;
-mod blocks;
 mod discards;
 mod together;
 mod turn;
-mod unsynced;
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -34,12 +29,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatvfs, openat};
 use rustix::io::retry_on_intr;
 
-use super::Home;
-use crate::ids::{File, SIZE_BLOCK, Version};
+use super::{Home, life_of};
+use crate::ids::{Epoch, File, Version};
 use crate::message::{Block, Place};
+use crate::wire::BLOCK_MAX;
 use discards::Discards;
-use unsynced::Unsynced;
+use turn::in_turn;
 
+const HEAD: usize = 24;
 const LIFE: &str = "life";
 const LIFE_DRAFT: &str = "life-draft";
 const LOCK: &str = "lock";
@@ -55,9 +52,6 @@ pub struct Directory {
     root: fs::File,
     /// `syncfs` does not make names durable here, as far as is known: each directory is synced when it has a new one.
     syncs_each: bool,
-    /// Names are there in their order after a power cut, as far as is known: blocks need no sync of their own.
-    keeps_order: bool,
-    unsynced: Unsynced,
     /// Where this server writes what it renames then.
     draft: String,
     discards: Mutex<Discards>,
@@ -135,8 +129,6 @@ impl Directory {
         Ok(Directory {
             path: path.to_owned(),
             syncs_each,
-            keeps_order: unsynced::keeps_order(&root),
-            unsynced: Unsynced::default(),
             boots: [if syncs_each { 0 } else { boot_of_host()? }, life.max(1)],
             root,
             draft: format!("draft-{server}-{life:016x}"),
@@ -217,6 +209,11 @@ impl Directory {
         format!("{}-{client:x}-{number:x}", self.draft)
     }
 
+    /// How new a block is that is there.
+    fn version_of(&self, (file, block): Place) -> io::Result<Option<Version>> {
+        there(&self.root, &format!("{}/{block:x}", of(file)))
+    }
+
     /// What is not there is a hole, as long as the home is there.
     fn perhaps<T>(&self, found: io::Result<T>) -> io::Result<Option<T>> {
         let found = perhaps(found)?;
@@ -226,11 +223,6 @@ impl Directory {
         }
         Ok(found)
     }
-}
-
-/// A block's file in the home.
-fn path_of((file, block): Place) -> String {
-    format!("{}/{block:x}", of(file))
 }
 
 /// A file's directory in the home.
@@ -358,6 +350,29 @@ fn lock_file(directory: &Path) -> io::Result<fs::File> {
     options.create(true).append(true).mode(FILE_MODE).open(path)
 }
 
+fn head(version: Version) -> [[u8; 8]; 3] {
+    [version.epoch, version.stamp, version.change].map(u64::to_le_bytes)
+}
+
+fn version(head: &[u8]) -> Option<Version> {
+    let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+    Some(Version {
+        epoch: word(0)?,
+        stamp: word(8)?,
+        change: word(16)?,
+    })
+}
+
+/// The version of a block in a file, if it is there.
+fn there(at: impl AsFd, name: &str) -> io::Result<Option<Version>> {
+    let Some(there) = perhaps(open_at(at, name))? else {
+        return Ok(None);
+    };
+    let mut head = Vec::with_capacity(HEAD);
+    there.take(HEAD as u64).read_to_end(&mut head)?;
+    Ok(version(&head))
+}
+
 /// What is not there is nothing, and no error.
 fn perhaps<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
@@ -368,12 +383,52 @@ fn perhaps<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Home for Directory {
-    fn load(&self, place: Place) -> io::Result<Option<(Version, Vec<u8>)>> {
-        self.load_block(place)
+    fn load(&self, (file, block): Place) -> io::Result<Option<(Version, Vec<u8>)>> {
+        let name = format!("{}/{block:x}", of(file));
+        let Some(mut found) = self.perhaps(open_at(&self.root, &name))? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        found.read_to_end(&mut bytes)?;
+        let version = version(&bytes).filter(|_| bytes.len() <= HEAD + BLOCK_MAX);
+        let version = version.ok_or_else(|| {
+            let why = format!("{}/{name} is damaged: it is no block", self.path.display());
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })?;
+        Ok(Some((version, bytes[HEAD..].to_vec())))
     }
 
     fn store(&self, block: &Block, may: &dyn Fn() -> bool) -> io::Result<bool> {
-        self.store_block(block, may)
+        let directory = of(block.place.0);
+        let name = format!("{:x}", block.place.1);
+        let head = head(block.version);
+        let parts = [head.as_flattened(), &block.bytes];
+        let is_there = in_turn((self.root.as_fd(), &directory, &self.draft), |turn| {
+            turn.write(&self.draft, &parts)?;
+            turn.take()?;
+            // Whoever stands still from here on loses its turn to others before they change anything.
+            if !may() {
+                return Err(io::Error::other("this server may not write any more"));
+            }
+            match there(turn.blocks(), &name)? {
+                Some(there) if there >= block.version => {
+                    let life = |version: Version| life_of(Epoch(version.epoch));
+                    if life(there) > life(block.version) {
+                        let home = self.path.display();
+                        let why =
+                            format!("{home}/{directory}/{name} is of a later life of the pool");
+                        return Err(io::Error::other(why));
+                    }
+                    Ok(there == block.version)
+                }
+                _ => turn.bring(&self.draft, &name).map(|()| true),
+            }
+        })?;
+        if self.syncs_each {
+            // Not later, by whoever is told to: this server may be dead or have left by then.
+            self.synced(sync_names(&self.root, &directory))?;
+        }
+        Ok(is_there)
     }
 
     fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool> {
@@ -381,10 +436,6 @@ impl Home for Directory {
         let Some(blocks) = self.perhaps(open_at(&self.root, &directory))? else {
             return Ok(true);
         };
-        if self.believes() && !whole && !goes_on {
-            // The length of a file before what is beyond it goes.
-            self.settle((file, SIZE_BLOCK), None)?;
-        }
         let mut discards = { self.discards.lock() }.unwrap_or_else(PoisonError::into_inner);
         let at = (self.root.as_fd(), &*directory, &*self.draft);
         discards.discard(at, &blocks, (file, from, whole), goes_on)
@@ -399,8 +450,6 @@ impl Home for Directory {
     }
 
     fn go_on_together(&self, may: &dyn Fn() -> bool) -> io::Result<Vec<Place>> {
-        // In the epochs between, clients have asked others alone to sync.
-        self.unsynced.forget_all();
         let mut places = Vec::new();
         for (name, blocks) in together::left(&self.root)? {
             let mut there = Vec::new();
@@ -425,12 +474,7 @@ impl Home for Directory {
         self.boots[usize::from(self.failed.get().is_some())]
     }
 
-    fn after_sync(&self) {
-        self.unsynced.settle(&self.root, &self.draft);
-    }
-
     fn sync(&self) -> io::Result<()> {
-        let stored = self.unsynced.begin();
         self.synced(sync(&self.root).and_then(|()| {
             // Files have come.
             if self.syncs_each {
@@ -438,9 +482,7 @@ impl Home for Directory {
             } else {
                 Ok(())
             }
-        }))?;
-        self.unsynced.end(stored);
-        Ok(())
+        }))
     }
 }
 
@@ -450,8 +492,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::mistakes::Mistake;
-    use crate::wire::BLOCK_MAX;
+    use crate::ids::SIZE_BLOCK;
 
     std::thread_local! {
         /// Directories whose names this thread has synced.
@@ -644,7 +685,7 @@ mod tests {
         let home = home_at(around.path(), 1);
         home.store(&block(7, 1, 5), &|| true).unwrap();
         let path = around.path().join(of(File(7))).join("1");
-        for length in [0, 39, (40 + BLOCK_MAX) as u64 + 1] {
+        for length in [0, HEAD as u64 - 1, (HEAD + BLOCK_MAX) as u64 + 1] {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             file.set_len(length).unwrap();
             let why = home.load((File(7), 1)).unwrap_err();
@@ -694,41 +735,20 @@ mod tests {
         let _taken = Directory::take(path, 4096).unwrap();
         let life = Directory::begin_life(path, OWNER).unwrap();
         let home = home_at(path, 1);
-        assert!(home.keeps_order);
-        if std::env::var_os("TEST_POOL_MISTAKE").is_some() {
-            crate::mistakes::plant(Some(Mistake::KeepsNothingOlder));
-        }
         let synced = |life| 2 * life;
-        let store = |numbers: std::ops::Range<u64>, change| {
-            { numbers }
-                .try_for_each(|number| home.store(&block(7, number, change), &|| true).map(drop))
+        let store = |change| {
+            (0..64).try_for_each(|number| home.store(&block(7, number, change), &|| true).map(drop))
         };
-        let is_torn = |number: &u64| {
-            let name = path_of((File(7), *number));
-            let found = block::find(&home.root, &name).unwrap();
-            found.is_some_and(|mut found| found.read((File(7), *number)).unwrap().is_none())
-        };
-        // The last ones were not there when their life was synced.
-        let torn = (0..80).filter(is_torn).count();
-        for number in (0..80).filter(|_| life > 1) {
-            let Some((version, bytes)) = home.load((File(7), number)).unwrap() else {
-                assert!(number >= 64, "{number} is not there");
-                continue;
-            };
+        for number in (0..64).filter(|_| life > 1) {
+            let (version, bytes) = home.load((File(7), number)).unwrap().unwrap();
             // Or what was written over it afterwards.
             let of_last = synced(life - 1)..=synced(life - 1) + 1;
             assert!(of_last.contains(&version.change), "{version:?}");
             assert_eq!(bytes, [version.change as u8; 100]);
         }
-        println!("{torn} torn");
-        assert!(life == 1 || torn > 0, "this was no power cut");
-        while !home.discard(File(7), 64, false, true).unwrap() {}
-        store(0..64, synced(life)).unwrap();
+        store(synced(life)).unwrap();
         home.sync().unwrap();
-        // Some are replaced by a server that has said what is durable, and some before.
-        store(0..32, synced(life) + 1).unwrap();
-        home.after_sync();
-        store(32..80, synced(life) + 1).unwrap();
+        store(synced(life) + 1).unwrap();
     }
 
     #[test]

@@ -204,10 +204,7 @@ impl Server {
             }
             Message::Persist { number, .. } => {
                 // Without a home nothing is durable.
-                if let Some(home) = self.blocks.home() {
-                    home.sync()?;
-                    home.after_sync();
-                }
+                self.blocks.home().map_or(Ok(()), |home| home.sync())?;
                 *number
             }
             _ => 0,

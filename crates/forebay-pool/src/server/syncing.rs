@@ -84,7 +84,6 @@ impl Syncs {
             let result = home.sync();
             *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             wake();
-            home.after_sync();
         };
         if let Err(why) = thread::Builder::new().spawn(work) {
             *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why));

@@ -1,5 +1,4 @@
-//! A home in memory. Now and then it fails. What is stored there and has not been synced may go when its host loses power: the last changes of names, and of
-//! blocks that are not durable by themselves any.
+//! A home in memory. Now and then it fails. What is stored there and has not been synced may go when its host loses power.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +8,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::home::Home;
 use crate::ids::{File, SIZE_BLOCK, Version};
 use crate::message::{Block, Place};
-use crate::random::mix2;
 
 /// A block that is there.
 type Kept = (Version, Vec<u8>);
@@ -23,26 +21,17 @@ struct Held {
     together: BTreeMap<(u32, u64), Vec<Block>>,
     /// How often power has gone.
     losses: u64,
-    /// What was there before each change since the last sync, in their order; and whether the change is durable as soon as its name is.
-    undo: Vec<(Place, Option<Kept>, bool)>,
+    /// What was there before each change since the last sync, in their order.
+    undo: Vec<(Place, Option<Kept>)>,
 }
 
 impl Held {
     fn set(&mut self, place: Place, block: Option<Kept>) {
-        let is_new = !self.blocks.contains_key(&place);
-        let is_durable =
-            block.is_none() || place.0 == File::NAMES || place.1 == SIZE_BLOCK && is_new;
         let before = match block {
             Some(block) => self.blocks.insert(place, block),
             None => self.blocks.remove(&place),
         };
-        self.undo.push((place, before, is_durable));
-    }
-
-    /// A block is durable when what comes next is.
-    fn settle(&mut self, place: Place) {
-        let there = self.blocks.get(&place).cloned();
-        self.undo.push((place, there, true));
+        self.undo.push((place, before));
     }
 }
 
@@ -60,31 +49,15 @@ impl Memory {
         self.lock().blocks.clone()
     }
 
-    /// Its host loses power: of the changes since the last sync the first ones are there, as many of a thousand as are said. Of these some blocks are torn, and
-    /// as they were when they were durable.
+    /// Its host loses power: of the changes since the last sync the first ones are there, as many of a thousand as are said.
     pub fn lose_power(&self, stay: u64) {
         let mut held = self.lock();
         let stay = held.undo.len() as u64 * stay / 1000;
-        for (place, before, _) in held.undo.split_off(stay as usize).into_iter().rev() {
-            held.set(place, before);
-        }
-        held.undo.truncate(stay as usize);
-        let mut older = BTreeMap::new();
-        for (place, before, is_durable) in std::mem::take(&mut held.undo) {
-            if is_durable {
-                older.remove(&place);
-            } else {
-                older.entry(place).or_insert(before);
-            }
-        }
-        held.losses += 1;
-        let losses = held.losses;
-        let is_torn = |(file, number): Place| mix2(mix2(losses, file.0), number).is_multiple_of(2);
-        older.retain(|place, _| is_torn(*place));
-        for (place, before) in older {
+        for (place, before) in held.undo.split_off(stay as usize).into_iter().rev() {
             held.set(place, before);
         }
         held.undo.clear();
+        held.losses += 1;
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -121,9 +94,6 @@ impl Home for Memory {
         let end = SIZE_BLOCK + u64::from(whole);
         let goes = |place: &Place| place.0 == file && (from..end).contains(&place.1);
         let mut held = self.call()?;
-        if !whole {
-            held.settle((file, SIZE_BLOCK));
-        }
         // Now and then it does one thing at a time.
         let most = if held.calls.is_multiple_of(3) {
             1

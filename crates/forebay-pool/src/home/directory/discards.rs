@@ -15,7 +15,6 @@ use rustix::fs::{AtFlags, Dir, statat};
 use rustix::io::Errno;
 
 use super::turn::{At, PATIENCE, in_turn, remove_all};
-use super::unsynced::older;
 use crate::ids::{File, SIZE_BLOCK};
 
 /// A home discards blocks for so long, of each so long: its server is there for others the rest of the time. Short in tests, so that they reach it.
@@ -55,8 +54,8 @@ impl Default for Discards {
 struct Walk {
     /// Those that it has not come to; nothing if it is at its end.
     entries: Option<Dir>,
-    /// What goes of the others: blocks, and whether it is what was kept beside one.
-    numbers: Vec<(u64, bool)>,
+    /// What goes of the others.
+    numbers: Vec<u64>,
     /// There may be more than it has noted.
     is_full: bool,
     /// It has had the turn: who was suspended in an earlier one, before it brought a block, brings it no more.
@@ -140,13 +139,9 @@ impl Walk {
                 break;
             };
             let entry = entry?;
-            let number = { entry.file_name().to_str().ok() }.and_then(|name| {
-                let block = name.strip_suffix('~');
-                let number = u64::from_str_radix(block.unwrap_or(name), 16).ok()?;
-                Some((number, block.is_some()))
-            });
-            let goes =
-                |(number, _): &(u64, bool)| *number >= from && (whole || *number < SIZE_BLOCK);
+            let number = { entry.file_name().to_str().ok() }
+                .and_then(|name| u64::from_str_radix(name, 16).ok());
+            let goes = |number: &u64| *number >= from && (whole || *number < SIZE_BLOCK);
             self.numbers.extend(number.filter(goes));
             self.is_full = self.numbers.len() >= NOTED;
             if self.is_full {
@@ -167,15 +162,12 @@ impl Walk {
         in_turn(at, |turn| {
             turn.take()?;
             self.has_taken = true;
-            while let Some((number, is_older)) = self.numbers.last() {
+            while let Some(number) = self.numbers.last() {
                 // A turn that was ended is begun anew: by one who has stood still meanwhile, and may have been given up.
                 if Instant::now() >= until + PATIENCE {
                     break;
                 }
-                let mut name = format!("{number:x}");
-                if *is_older {
-                    name = older(&name);
-                }
+                let name = format!("{number:x}");
                 match turn.remove(&name, at.2) {
                     // Another server has removed it, or has ended this turn.
                     Err(_) if !is_there(blocks, &name)? => {}

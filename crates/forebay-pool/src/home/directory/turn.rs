@@ -1,7 +1,7 @@
 //! Changes of a file's blocks, one after the other: by whoever has the *turn*, a lock that can be taken away from its holder.
 //!
 //! ```text
-//! FILE/BLOCK        a block (`block`, `unsynced`)
+//! FILE/BLOCK        a block
 //! FILE/turn/lock    locked (`flock`) by whoever has the turn
 //! FILE/turn/DRAFT   what comes to FILE, and what goes from there
 //! FILE/turn-DRAFT   what becomes the next `FILE/turn`
@@ -14,7 +14,7 @@
 //! Invariants:
 //! - A directory has one lock, with which it comes. Whoever ends the turn removes the lock first, so nobody takes it any more.
 //! - There is one directory at a time: the next one comes when the last one is removed.
-//! - What takes long, a sync, comes before the lock.
+//! - What takes long, the sync of a draft, comes before the lock.
 
 use std::fs;
 use std::io::{self, Write};
@@ -22,10 +22,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, linkat, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::block::UNSYNCED_MODE;
 use super::{DIRECTORY_MODE, FILE_MODE, LOCK};
 
 /// Nobody who runs has the lock for so long, and nobody's term ends meanwhile.
@@ -61,14 +60,6 @@ pub(super) fn in_turn<T>(
             result => return result,
         }
     }
-}
-
-/// The turn of a file that has one; nothing is made.
-pub(super) fn find((home, directory, _): At<'_>) -> io::Result<Option<Turn>> {
-    let Some(blocks) = perhaps(directory_at(home, directory))? else {
-        return Ok(None);
-    };
-    Turn::there(blocks).map(Result::ok)
 }
 
 /// Whether something failed because its directory was removed.
@@ -108,11 +99,14 @@ impl Turn {
                 directory_at(home, directory)?
             }
         };
-        let blocks = match Turn::there(blocks)? {
-            Ok(turn) => return Ok(turn),
-            Err(blocks) => blocks,
-        };
         if let Some(drafts) = perhaps(directory_at(&blocks, TURN))? {
+            if let Some(lock) = perhaps(file_at(&drafts, LOCK, OFlags::RDWR))? {
+                return Ok(Turn {
+                    blocks,
+                    drafts,
+                    lock,
+                });
+            }
             // Whoever ended it has not come to its end.
             end(&blocks, &drafts)?;
         }
@@ -136,38 +130,21 @@ impl Turn {
         }
     }
 
-    /// The one that a file's directory has, or that directory.
-    fn there(blocks: OwnedFd) -> io::Result<Result<Turn, OwnedFd>> {
-        let Some(drafts) = perhaps(directory_at(&blocks, TURN))? else {
-            return Ok(Err(blocks));
-        };
-        Ok(match perhaps(file_at(&drafts, LOCK, OFlags::RDWR))? {
-            Some(lock) => Ok(Turn {
-                blocks,
-                drafts,
-                lock,
-            }),
-            None => Err(blocks),
-        })
-    }
-
     /// The file's directory.
     pub fn blocks(&self) -> BorrowedFd<'_> {
         self.blocks.as_fd()
     }
 
-    /// Writes a draft, whose bytes are durable then if it is `synced`; its mode says it. It needs no lock. It is a new file: what somebody writes who has
-    /// another one open must not come into the block that this becomes.
-    pub fn write(&self, draft: &str, parts: &[&[u8]], synced: bool) -> io::Result<()> {
+    /// Writes a draft, whose bytes are durable then. It needs no lock. It is a new file: what somebody writes who has another one open must not come
+    /// into the block that this becomes.
+    pub fn write(&self, draft: &str, parts: &[&[u8]]) -> io::Result<()> {
         let remove = || unlinkat(&self.drafts, draft, AtFlags::empty()).map_err(io::Error::from);
         perhaps(remove())?;
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        let mode = if synced { FILE_MODE } else { UNSYNCED_MODE };
-        let out = openat(&self.drafts, draft, flags, Mode::from_raw_mode(mode))?;
-        let mut out = fs::File::from(out);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+        let mut out = file_at(&self.drafts, draft, flags)?;
         let written = { parts.iter() }
             .try_for_each(|part| out.write_all(part))
-            .and_then(|()| if synced { out.sync_data() } else { Ok(()) });
+            .and_then(|()| out.sync_data());
         if written.is_err() {
             // Where there is no room it takes none.
             let _ = remove();
@@ -199,17 +176,6 @@ impl Turn {
     /// A draft becomes a block. By whoever has the lock.
     pub fn bring(&self, draft: &str, block: &str) -> io::Result<()> {
         Ok(renameat(&self.drafts, draft, &self.blocks, block)?)
-    }
-
-    /// A block has another name too, in the place of what had that. By whoever has the lock.
-    pub fn keep(&self, block: &str, draft: &str, older: &str) -> io::Result<()> {
-        let link = || linkat(&self.blocks, block, &self.drafts, draft, AtFlags::empty());
-        if link() == Err(Errno::EXIST) {
-            // Whoever was here before had given it that name already: then a rename leaves the draft.
-            unlinkat(&self.drafts, draft, AtFlags::empty())?;
-            link()?;
-        }
-        self.bring(draft, older)
     }
 
     /// A block goes. By whoever has the lock.
@@ -295,7 +261,7 @@ mod tests {
         let of_file = |name: &str| fs::read_to_string(file.join(name)).unwrap();
         let bring = |draft: &str, text: &str| {
             in_turn(at(&file, draft), |turn| {
-                turn.write(draft, &[text.as_bytes()], true)?;
+                turn.write(draft, &[text.as_bytes()])?;
                 turn.take()?;
                 turn.bring(draft, "5")
             })
@@ -304,7 +270,7 @@ mod tests {
         for has_draft in [false, true] {
             let stopped = Turn::open(at(&file, "one")).unwrap();
             if has_draft {
-                stopped.write("one", &[b"old"], true).unwrap();
+                stopped.write("one", &[b"old"]).unwrap();
             }
             stopped.take().unwrap();
             let begun = Instant::now();
@@ -313,11 +279,10 @@ mod tests {
             assert!(waited >= PATIENCE, "{waited:?}: the lock was not there");
             assert_eq!(of_file("5"), "new");
             if !has_draft {
-                assert!(is_over(&stopped.write("one", &[b"old"], true).unwrap_err()));
+                assert!(is_over(&stopped.write("one", &[b"old"]).unwrap_err()));
             }
             assert!(is_over(&stopped.bring("one", "5").unwrap_err()));
             assert!(is_over(&stopped.remove("5", "one").unwrap_err()));
-            assert!(is_over(&stopped.keep("5", "one~", "5~").unwrap_err()));
             assert_eq!(of_file("5"), "new");
             // It goes on in a turn of its own.
             bring("one", "newest").unwrap();
@@ -333,7 +298,7 @@ mod tests {
     fn the_end_of_a_turn_is_brought_to_its_end_by_others() {
         let around = tempfile::tempdir().unwrap();
         let turn = Turn::open(at(around.path(), "one")).unwrap();
-        turn.write("one", &[b"old"], true).unwrap();
+        turn.write("one", &[b"old"]).unwrap();
         // Whoever ended it was killed after this.
         unlinkat(&turn.drafts, LOCK, AtFlags::empty()).unwrap();
         let next = Turn::open(at(around.path(), "two")).unwrap();
@@ -349,7 +314,7 @@ mod tests {
         let flags = OFlags::CREATE | OFlags::WRONLY;
         let mut suspended = file_at(&turn.drafts, "one", flags).unwrap();
         suspended.write_all(b"old").unwrap();
-        turn.write("one", &[b"new, and longer"], true).unwrap();
+        turn.write("one", &[b"new, and longer"]).unwrap();
         turn.take().unwrap();
         turn.bring("one", "5").unwrap();
         suspended.write_all(b"er").unwrap();
@@ -370,7 +335,7 @@ mod tests {
             let turn = Turn::open(at(file, draft))?;
             turn.take()?;
             let next = (count() + 1).to_string();
-            turn.write(draft, &[next.as_bytes()], true)?;
+            turn.write(draft, &[next.as_bytes()])?;
             turn.bring(draft, "count")
         };
         let ends = |draft: &str| {
