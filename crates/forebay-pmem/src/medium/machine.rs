@@ -87,10 +87,17 @@ pub unsafe fn flush(at: *const u8, length: usize, by: FlushBy) {
     if by == FlushBy::Nothing {
         return;
     }
-    let first = at as usize & !(LINE - 1);
-    let lines = (at as usize + length - first).div_ceil(LINE);
+    let (first, lines) = lines_of(at.addr(), length);
+    #[cfg(test)]
+    tests::FLUSHED.with_borrow_mut(|flushed| flushed.push((first, lines)));
     // SAFETY: each line has at least one byte of the mapping, and mappings are of whole pages.
     unsafe { flush_lines(first, lines, by) };
+}
+
+/// Where the first line begins that some bytes touch, and how many there are.
+fn lines_of(at: usize, length: usize) -> (usize, usize) {
+    let first = at & !(LINE - 1);
+    (first, (at + length - first).div_ceil(LINE))
 }
 
 /// # Safety
@@ -366,62 +373,4 @@ const fn table() -> [u32; 256] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{crc32c, crc32c_table, flush_by, load, stream, stream_unflushed};
-
-    #[test]
-    fn the_checksum_is_crc32c_by_either_way() {
-        assert_eq!(crc32c_table(0, b"123456789"), 0xe306_9283);
-        let bytes: Vec<u8> = (0..1000u32).map(|n| (n * 7 + n / 3) as u8).collect();
-        for length in [0, 1, 7, 8, 9, 63, 64, 1000] {
-            let bytes = &bytes[..length];
-            assert_eq!(crc32c(5, bytes), crc32c_table(5, bytes));
-        }
-        let (first, second) = bytes.split_at(333);
-        assert_eq!(crc32c(crc32c(0, first), second), crc32c(0, &bytes));
-    }
-
-    #[test]
-    fn streams_of_any_alignment_arrive_whole() {
-        type Stream = unsafe fn(*mut u8, &[u8]);
-        /// # Safety
-        /// As [`stream`].
-        unsafe fn flushed(to: *mut u8, bytes: &[u8]) {
-            // SAFETY: the caller's promise.
-            unsafe { stream(to, bytes, flush_by()) };
-            super::fence();
-        }
-        let bytes: Vec<u8> = (0..700u32).map(|n| (n * 31 + n / 5) as u8).collect();
-        for stream in [flushed, stream_unflushed] as [Stream; 2] {
-            for offset in [0, 1, 8, 63, 64, 65] {
-                for length in [0, 1, 62, 63, 64, 65, 129, 700] {
-                    let mut memory = vec![0xeeu8; 1024];
-                    // SAFETY: the vector is this test's own, and large enough.
-                    unsafe { stream(memory.as_mut_ptr().add(offset), &bytes[..length]) };
-                    assert_eq!(&memory[offset..offset + length], &bytes[..length]);
-                    assert!(memory[..offset].iter().all(|byte| *byte == 0xee));
-                    assert!(memory[offset + length..].iter().all(|byte| *byte == 0xee));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn loads_to_any_place_in_a_page_arrive_whole() {
-        let bytes: Vec<u8> = (0..16_384u32).map(|n| (n * 31 + n / 5) as u8).collect();
-        let mut memory = vec![0u8; 3 * 4096 + 8192];
-        let page = bytes.as_ptr().addr() % 4096;
-        let begin = (page + 4096 - memory.as_ptr().addr() % 4096) % 4096;
-        for after in [0, 1, 8, 16, 31, 32, 4095] {
-            for length in [0, 1, 2047, 2048, 2049, 2111, 4096, 8000] {
-                memory.fill(0xee);
-                let place = begin + after;
-                // SAFETY: the vector is this test's own, and longer.
-                unsafe { load(bytes.as_ptr(), &mut memory[place..place + length]) };
-                assert_eq!(memory[place..place + length], bytes[..length]);
-                assert!(memory[..place].iter().all(|byte| *byte == 0xee));
-                assert!(memory[place + length..].iter().all(|byte| *byte == 0xee));
-            }
-        }
-    }
-}
+mod tests;
