@@ -44,6 +44,8 @@ pub enum For {
     Home,
     /// Where the log begins.
     Tail,
+    /// What was a store's superblock, and is to be none.
+    Unmark,
     /// A new, empty store.
     Create,
     /// The superblock of a new store, which makes it one.

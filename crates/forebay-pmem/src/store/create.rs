@@ -123,9 +123,9 @@ pub(crate) fn make(
 /// A store that was here is none any more before anything of it is written over.
 fn unmark(medium: &dyn Medium) -> Result<()> {
     for block in COPIES {
-        medium.stream(block * BLOCK as u64, &[0; BLOCK], For::Create);
+        medium.stream(block * BLOCK as u64, &[0; BLOCK], For::Unmark);
     }
-    medium.sync(For::Create)
+    medium.sync(For::Unmark)
 }
 
 /// The bitmaps and the root.
