@@ -1,7 +1,7 @@
 //! Times that are final while the file is still open: a program that writes a small file, asks for its times and closes it finds the same ones later.
 //!
 //! What the close would do comes earlier then: the little that is owed goes into the kernel's cache, and what lies beyond the end is given back. It is done
-//! beside others, once, and nobody is waited for: a file that somebody has in hand, or that owes more, has other times after its close.
+//! beside others, once, and nobody is waited for who has the file in hand when it begins: such a file, one that owes more, and a larger one have other times after their close.
 
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ use crate::sync::Ordering;
 /// Pages that a small file owes at most.
 const OWED_PAGES_MAX: u64 = 1024 * 1024 / PAGE_BYTES as u64;
 
+/// Bytes that it has at most.
+const SIZE_MAX: u64 = 16 * 1024 * 1024;
+
 /// Whether a close would change the file's times, and [`finish`] may do so instead.
 pub fn are_due(arena: &Arena, entry: &FileEntry) -> bool {
     let owed = entry.owed_pages.load(Ordering::Acquire);
@@ -27,7 +30,8 @@ pub fn are_due(arena: &Arena, entry: &FileEntry) -> bool {
         && entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | CLOSING | LEASED) == 0
         // What the device has refused stays here until it takes it.
         && entry.failures.load(Ordering::Relaxed) == 0;
-    is_sound && owed <= OWED_PAGES_MAX && (owed != 0 || is_trimmed(arena, entry))
+    let is_small = owed <= OWED_PAGES_MAX && entry.size.load(Ordering::Acquire) <= SIZE_MAX;
+    is_sound && is_small && (owed != 0 || is_trimmed(arena, entry))
 }
 
 /// Whether space beyond the end is given back before the close. Where outsiders are not held up, one that appends just then would lose by it.
@@ -55,7 +59,8 @@ pub fn finish(core: &Core, me: Me<'_>) {
         let device: Arc<dyn DeviceFile> = Arc::new(Cached::new(&core.device));
         core.shared.flush(me, core.id, &device, scope);
     }
-    if is_trimmed(arena, entry) && may() {
-        settle::trim(core, me, |_| true);
+    // Who stops a file waits for those who are at the device with it.
+    if is_trimmed(arena, entry) && may() && !threads::is_anybody_at_device(arena, core.id) {
+        settle::trim(core, me, |entry| is_trimmed(arena, entry));
     }
 }
