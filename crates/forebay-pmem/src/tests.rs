@@ -11,6 +11,7 @@ mod files;
 mod files_by_paths;
 mod forged;
 mod hostile;
+mod left_out;
 mod limits;
 mod model;
 mod power;

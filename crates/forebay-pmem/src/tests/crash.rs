@@ -7,6 +7,7 @@
 //! Canaries: with the flushes, fences or syncs of one kind left out, a loss must be found. A kind that could
 //! be left out unnoticed would not be needed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_model::fresh_seed;
@@ -17,6 +18,7 @@ use super::drive::{
 use super::model::{Model, Op, Tree};
 use super::sim::{Call, Course, Event, Explored, Image, Random, Simulated};
 use crate::errno::OpenError;
+use crate::layout::superblock::TAILS;
 use crate::medium::{Durability, For, Medium};
 use crate::store::make;
 use crate::types::CreateOptions;
@@ -24,11 +26,13 @@ use crate::types::CreateOptions;
 /// A workload, recorded: memory at its start, what happened to it, and the tree after each operation.
 pub struct Recorded {
     pub start: Image,
-    durability: Durability,
+    pub durability: Durability,
     pub events: Vec<Event>,
-    trees: Vec<Tree>,
+    pub trees: Vec<Tree>,
     /// Trees in the middle of an operation: of a write to a store that is nearly full, which is done in parts.
-    parts: Vec<Vec<Tree>>,
+    pub parts: Vec<Vec<Tree>>,
+    /// What was called to make something durable.
+    pub calls: BTreeSet<(Call, For)>,
 }
 
 impl Recorded {
@@ -106,6 +110,7 @@ pub fn record(
                 events,
                 trees,
                 parts,
+                calls: medium.calls(),
             };
         }
         trees.push(pair.model.tree());
@@ -122,6 +127,7 @@ pub fn record(
         events,
         trees,
         parts,
+        calls: medium.calls(),
     }
 }
 
@@ -131,8 +137,8 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (Explored, Option<St
     explore_from(recorded, 0, limit, seed)
 }
 
-/// The same of the moments when more than so many operations have been called.
-fn explore_from(
+/// The same of the moments when so many operations have been called, or more.
+pub fn explore_from(
     recorded: &Recorded,
     first: usize,
     limit: usize,
@@ -172,6 +178,15 @@ fn explore_from(
         }
     }
     (explored, wrong)
+}
+
+/// Puts everything that was stored over the bytes that were there: what a kill leaves.
+pub fn store_all(seen: &mut [u8], events: &[Event]) {
+    for event in events {
+        if let Event::Store { at, bytes, .. } = event {
+            seen[*at..*at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
 }
 
 /// What is wrong with the store in these bytes, if anything.
@@ -440,7 +455,7 @@ fn rounds_of_the_log_recover() {
 }
 
 /// Flushes, fences and syncs that are needed on each kind of medium.
-const NEEDED: [(Durability, Call, For); 12] = [
+pub const NEEDED: [(Durability, Call, For); 13] = [
     (Durability::Dax, Call::Fence, For::Data),
     (Durability::Dax, Call::Flush, For::Window),
     (Durability::Dax, Call::Sync, For::Data),
@@ -448,6 +463,7 @@ const NEEDED: [(Durability, Call, For); 12] = [
     (Durability::Dax, Call::Flush, For::Home),
     (Durability::Dax, Call::Fence, For::Home),
     (Durability::Dax, Call::Flush, For::Tail),
+    (Durability::Dax, Call::FlushOf(TAILS[0]), For::Tail),
     (Durability::Dax, Call::Sync, For::Tail),
     (Durability::Fdatasync, Call::Sync, For::Data),
     (Durability::Fdatasync, Call::Sync, For::Log),
@@ -455,27 +471,33 @@ const NEEDED: [(Durability, Call, For); 12] = [
     (Durability::Fdatasync, Call::Sync, For::Tail),
 ];
 
-fn is_missed(durability: Durability, call: Call, purpose: For) -> bool {
-    (0..6).any(|seed| {
-        [rounds(), large_records(), windows()].iter().any(|ops| {
-            let recorded = record(small_store(), durability, Some((call, purpose)), ops);
-            explore(&recorded, 24, seed).1.is_some()
-        })
+/// Whether a loss is found in one of these workloads, where a call is left out.
+pub fn is_missed(durability: Durability, left_out: (Call, For), limit: usize, seed: u64) -> bool {
+    workloads().iter().any(|ops| {
+        let recorded = record(small_store(), durability, Some(left_out), ops);
+        explore(&recorded, limit, seed).1.is_some()
     })
+}
+
+/// All that a store in use calls, these call.
+pub fn workloads() -> [Vec<Op>; 3] {
+    [rounds(), large_records(), windows()]
 }
 
 #[test]
 fn a_missing_flush_fence_or_sync_is_found() {
     for (durability, call, purpose) in NEEDED {
-        assert!(
-            is_missed(durability, call, purpose),
-            "{durability:?}: {call:?} for {purpose:?}"
-        );
+        let found = (0..6).any(|seed| is_missed(durability, (call, purpose), 24, seed));
+        assert!(found, "{durability:?}: {call:?} for {purpose:?}");
     }
 }
 
 /// Memory may hold no store, or a new one, while one is made; afterwards it holds one.
-fn create_fault(durability: Durability, omitted: Option<(Call, For)>, seed: u64) -> Option<String> {
+pub fn create_fault(
+    durability: Durability,
+    omitted: Option<(Call, For)>,
+    seed: u64,
+) -> Option<String> {
     let options = CreateOptions {
         inodes: Some(60),
         log_blocks: Some(24),
@@ -522,6 +544,19 @@ fn create_fault(durability: Durability, omitted: Option<(Call, For)>, seed: u64)
     }
     wrong
 }
+
+/// What is needed while a store is made.
+pub const NEEDED_TO_MAKE: [(Durability, Call, For); 9] = [
+    (Durability::Dax, Call::Sync, For::Unmark),
+    (Durability::Dax, Call::Flush, For::Home),
+    (Durability::Dax, Call::Fence, For::Home),
+    (Durability::Dax, Call::Flush, For::Tail),
+    (Durability::Dax, Call::Sync, For::Create),
+    (Durability::Dax, Call::Sync, For::Mark),
+    (Durability::Fdatasync, Call::Sync, For::Unmark),
+    (Durability::Fdatasync, Call::Sync, For::Create),
+    (Durability::Fdatasync, Call::Sync, For::Mark),
+];
 
 #[test]
 fn a_crash_while_a_store_is_made_leaves_none_or_a_new_one() {

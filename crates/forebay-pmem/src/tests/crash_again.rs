@@ -20,7 +20,7 @@ use crate::medium::{Durability, For};
 const LIMITS: (usize, usize) = (2, 4);
 
 /// Whether two crashes leave what one does, for a workload; how many second ones there were.
-fn explore(
+pub fn explore(
     durability: Durability,
     omitted: Option<(Call, For)>,
     ops: &[Op],
@@ -115,13 +115,19 @@ fn a_second_crash_leaves_what_the_first_has_left() {
     }
 }
 
+/// What is needed in a recovery from what a crash has left.
+pub const NEEDED: [(Durability, Call, For); 3] = [
+    (Durability::Dax, Call::Flush, For::Home),
+    (Durability::Dax, Call::Fence, For::Home),
+    (Durability::Fdatasync, Call::Sync, For::Home),
+];
+
+/// What is needed besides where a process was killed, or its sync has failed.
+pub const NEEDED_AFTER_A_PROCESS: (Call, For) = (Call::Sync, For::Log);
+
 #[test]
 fn what_is_missing_in_a_recovery_is_found() {
-    for (durability, call, purpose) in [
-        (Durability::Dax, Call::Flush, For::Home),
-        (Durability::Dax, Call::Fence, For::Home),
-        (Durability::Fdatasync, Call::Sync, For::Home),
-    ] {
+    for (durability, call, purpose) in NEEDED {
         let found = (0..6).any(|seed| {
             explore(durability, Some((call, purpose)), &rounds(), seed)
                 .1
@@ -244,7 +250,7 @@ fn what_is_opened_after_a_kill_or_an_error_outlives_the_power() {
 fn a_log_that_is_not_made_durable_at_the_opening_is_found() {
     for (durability, end) in ENDS {
         let found = (0..6).any(|seed| {
-            let omitted = Some((Call::Sync, For::Log));
+            let omitted = Some(NEEDED_AFTER_A_PROCESS);
             open_again((durability, end, 1), omitted, &rounds()[..18], seed)
                 .1
                 .is_some()

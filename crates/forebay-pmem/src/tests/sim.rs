@@ -21,9 +21,11 @@ use crate::medium::{Durability, For, Medium};
 const PAGE: usize = 4096;
 
 /// Calls that can be left out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Call {
     Flush,
+    /// A flush of this block alone, where several have one purpose.
+    FlushOf(u64),
     Fence,
     Sync,
 }
@@ -74,6 +76,8 @@ struct Inside {
     /// Pages that windows have been in.
     windows: BTreeSet<usize>,
     events: Option<Vec<Event>>,
+    /// Flushes, fences and syncs that were called, left out or not.
+    calls: BTreeSet<(Call, For)>,
 }
 
 // SAFETY: what `memory` leads to is this value's own, and lives as long.
@@ -86,6 +90,7 @@ impl Inside {
             bytes,
             windows: BTreeSet::new(),
             events,
+            calls: BTreeSet::new(),
         }
     }
 
@@ -184,6 +189,17 @@ impl Simulated {
         self.lock().bytes.clone()
     }
 
+    /// What was called to make something durable.
+    pub fn calls(&self) -> BTreeSet<(Call, For)> {
+        self.lock().calls.clone()
+    }
+
+    /// Notes a call. Whether it is left out.
+    fn omits(&self, call: Call, purpose: For) -> bool {
+        self.lock().calls.insert((call, purpose));
+        self.omitted == Some((call, purpose))
+    }
+
     pub fn mark(&self, called: usize, durable: usize) {
         self.event(Event::Mark { called, durable });
     }
@@ -260,7 +276,9 @@ impl Medium for Simulated {
     }
 
     fn flush(&self, at: u64, length: u64, purpose: For) {
-        if self.omitted != Some((Call::Flush, purpose)) {
+        let block = Call::FlushOf(at / PAGE as u64);
+        let is_tail = purpose == For::Tail;
+        if !(self.omits(Call::Flush, purpose) || is_tail && self.omits(block, purpose)) {
             let (at, length) = (self.within(at), length as usize);
             self.event(Event::Flush {
                 at,
@@ -275,13 +293,13 @@ impl Medium for Simulated {
             matches!(purpose, For::Data | For::Home),
             "fences of whoever stores: {purpose:?}"
         );
-        if self.omitted != Some((Call::Fence, purpose)) {
+        if !self.omits(Call::Fence, purpose) {
             self.event(Event::Fence { purpose });
         }
     }
 
     fn sync(&self, purpose: For) -> Result<()> {
-        if self.omitted != Some((Call::Sync, purpose)) {
+        if !self.omits(Call::Sync, purpose) {
             self.event(Event::Sync);
         }
         Ok(())
