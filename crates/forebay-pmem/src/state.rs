@@ -15,6 +15,8 @@ mod lent;
 mod operation;
 mod pieces;
 mod pins;
+#[cfg(test)]
+mod planted;
 
 use std::sync::Arc;
 

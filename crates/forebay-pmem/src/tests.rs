@@ -1,5 +1,6 @@
 //! Tests of the whole store, on simulated memory and on files.
 
+mod between;
 mod bitmaps;
 mod calls;
 mod crash;

@@ -41,6 +41,12 @@ impl Fresh {
         self.runs = runs;
     }
 
+    /// What was set since the last batch.
+    #[cfg(test)]
+    pub(super) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
     /// How many of the first blocks of a run are as the first one is.
     pub(super) fn alike(&self, run: Run) -> u64 {
         let is_fresh = self.has(run.start);

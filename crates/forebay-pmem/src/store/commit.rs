@@ -149,6 +149,17 @@ impl super::Store {
         Ok(self.statfs())
     }
 
+    /// A commit, by somebody who has the store no longer than that.
+    pub(crate) fn committer(&self, truncate: bool) -> impl FnOnce() -> Result<()> + use<> {
+        let inner = Arc::clone(&self.inner);
+        move || inner.commit(truncate)
+    }
+
+    /// What lies behind the lock, for a mistake to be planted.
+    pub(crate) fn with_state<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+        work(&mut self.inner.write())
+    }
+
     /// Whether a crash now would leave no record to recover from.
     pub(crate) fn is_log_empty(&self) -> bool {
         self.inner.log().log.is_empty()
