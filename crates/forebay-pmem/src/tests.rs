@@ -6,6 +6,7 @@ mod calls;
 mod crash;
 mod crash_again;
 mod damage;
+mod damage_blocks;
 pub(crate) mod drive;
 mod ends;
 mod files;

@@ -14,7 +14,7 @@ use crate::medium::machine::crc32c;
 use crate::types::{CreateOptions, ROOT};
 
 /// An empty store whose log is soon full, and the model beside it.
-fn with_a_short_log() -> (Arc<Simulated>, Pair) {
+pub fn with_a_short_log() -> (Arc<Simulated>, Pair) {
     let options = CreateOptions {
         log_blocks: Some(24),
         inodes: Some(120),
@@ -60,7 +60,7 @@ fn filled_with_records(seed: u64) -> (Vec<u8>, usize) {
 }
 
 /// Everything that can be asked of a store, whatever it answers; nothing may panic.
-fn use_it(medium: &Arc<Simulated>) {
+pub fn use_it(medium: &Arc<Simulated>) {
     if let Ok(store) = open(medium) {
         let _ = tree(&store);
         for name in super::model::NAMES {
@@ -82,7 +82,7 @@ fn use_it(medium: &Arc<Simulated>) {
     let _ = faults(medium);
 }
 
-fn geometry(bytes: &[u8]) -> (Superblock, Geometry) {
+pub fn geometry(bytes: &[u8]) -> (Superblock, Geometry) {
     let mut block = [0; BLOCK];
     block.copy_from_slice(&bytes[..BLOCK]);
     let superblock = Superblock::decode(&block).expect("a superblock");
@@ -90,7 +90,7 @@ fn geometry(bytes: &[u8]) -> (Superblock, Geometry) {
 }
 
 /// Whether a metadata block lies here: its trailer says so.
-fn is_metadata(bytes: &[u8], block: usize) -> bool {
+pub fn is_metadata(bytes: &[u8], block: usize) -> bool {
     let part = &bytes[block * BLOCK..(block + 1) * BLOCK];
     let kind = layout::get32(part, PAYLOAD + 8);
     layout::get64(part, PAYLOAD) == block as u64 && (1..=5).contains(&(kind & 0xff)) && kind < 0x200
@@ -168,7 +168,7 @@ fn every_block_of_a_crashed_store_damaged_in_turn_is_found_or_recovered() {
 }
 
 /// Whether the store, as it is, needs this block: one that was freed keeps its trailer.
-fn is_reachable(bytes: &[u8], geometry: &Geometry, block: usize) -> bool {
+pub fn is_reachable(bytes: &[u8], geometry: &Geometry, block: usize) -> bool {
     let marked =
         |first: u64, bit: usize| bytes[first as usize * BLOCK + bit / 8] & (1 << (bit % 8)) != 0;
     let table = geometry.table as usize..geometry.data as usize;
