@@ -218,29 +218,36 @@ unsafe fn stream_lines(to: *mut u8, bytes: &[u8], _by: FlushBy) {
     }
 }
 
-/// # Safety
-/// As [`stream`]; both have a line, and that of `to` is aligned.
+/// Copies a line by vectors that this instruction stores. The stores are written out: `_mm_stream_si128` has an address made for each, and of a loop of plain
+/// ones the compiler makes a `memcpy`. Whoever uses it vouches for a line at both ends, and for what the instruction asks of `to`.
 #[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn stream_line(to: *mut u8, from: *const u8) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128};
-    let from: *const __m128i = from.cast();
-    // SAFETY: as the caller has it. Not by `_mm_stream_si128`, which has an address made for each store.
-    unsafe {
+macro_rules! copy_line {
+    ($store:literal, $to:ident, $from:ident) => {{
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128};
+        let from: *const __m128i = $from.cast();
         let parts = [0, 1, 2, 3].map(|part| _mm_loadu_si128(from.add(part)));
         std::arch::asm!(
-            "movntdq [{to}], {a}",
-            "movntdq [{to} + 16], {b}",
-            "movntdq [{to} + 32], {c}",
-            "movntdq [{to} + 48], {d}",
-            to = in(reg) to,
+            concat!($store, " [{to}], {a}"),
+            concat!($store, " [{to} + 16], {b}"),
+            concat!($store, " [{to} + 32], {c}"),
+            concat!($store, " [{to} + 48], {d}"),
+            to = in(reg) $to,
             a = in(xmm_reg) parts[0],
             b = in(xmm_reg) parts[1],
             c = in(xmm_reg) parts[2],
             d = in(xmm_reg) parts[3],
             options(nostack, preserves_flags),
         );
-    }
+    }};
+}
+
+/// # Safety
+/// As [`stream`]; both have a line, and that of `to` is aligned.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn stream_line(to: *mut u8, from: *const u8) {
+    // SAFETY: as the caller has it.
+    unsafe { copy_line!("movntdq", to, from) };
 }
 
 /// # Safety
@@ -251,63 +258,48 @@ unsafe fn stream_lines(to: *mut u8, bytes: &[u8], by: FlushBy) {
     unsafe { store(to, bytes, by) };
 }
 
-/// From so many bytes on `memcpy` may take the string instruction, of which there is a slow case.
-#[cfg(target_arch = "x86_64")]
-const STRING_MIN: usize = 2048;
-
-/// Copies to a caller's memory. Where that lies a little after the source, modulo 4,096, the string instruction takes up to six times as long as vectors
-/// (AMD), and large pieces of `malloc`'s begin 16 bytes after a page.
+/// Copies to a caller's memory, by vectors where the string instruction is slow.
 ///
 /// # Safety
 /// `from` has as many bytes in a mapping that lives throughout the call, and nobody writes them meanwhile.
 pub unsafe fn load(from: *const u8, into: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if into.len() >= STRING_MIN
-        && (1..32).contains(&((into.as_ptr().addr().wrapping_sub(from.addr())) % 4096))
-    {
-        let lines = into.len() / LINE;
-        for line in 0..lines {
-            // SAFETY: a line of the caller's source, and one of the slice, which nobody else has.
-            unsafe { load_line(into.as_mut_ptr().add(line * LINE), from.add(line * LINE)) };
-        }
-        let done = lines * LINE;
-        // SAFETY: what is left of both.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                from.add(done),
-                into.as_mut_ptr().add(done),
-                into.len() - done,
-            )
-        };
-        return;
+    // SAFETY: the caller's source, to a slice that nobody else has; and what is left of both.
+    unsafe {
+        let done = load_lines(from, into);
+        let rest = &mut into[done..];
+        std::ptr::copy_nonoverlapping(from.add(done), rest.as_mut_ptr(), rest.len());
     }
-    // SAFETY: the caller's source, to a slice that nobody else has.
-    unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+}
+
+/// From so many bytes on `memcpy` may take the string instruction, of which there is a slow case.
+#[cfg(target_arch = "x86_64")]
+const STRING_MIN: usize = 2048;
+
+/// Copies the whole lines, if `memcpy` would be slow; answers how many bytes they are. Where the target lies a little after the source, modulo 4,096, the
+/// string instruction takes up to six times as long as vectors (AMD), and large pieces of `malloc`'s begin 16 bytes after a page.
+///
+/// # Safety
+/// As [`load`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn load_lines(from: *const u8, into: &mut [u8]) -> usize {
+    let after = into.as_ptr().addr().wrapping_sub(from.addr()) % 4096;
+    if into.len() < STRING_MIN || !(1..32).contains(&after) {
+        return 0;
+    }
+    let (lines, _) = into.as_chunks_mut::<LINE>();
+    for (index, line) in lines.iter_mut().enumerate() {
+        let (to, from) = (line.as_mut_ptr(), from.wrapping_add(index * LINE));
+        // SAFETY: a line of the slice, which nobody else has, and one of the caller's source.
+        unsafe { copy_line!("movdqu", to, from) };
+    }
+    lines.len() * LINE
 }
 
 /// # Safety
-/// Both have a line, and nobody else touches that of `to`.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn load_line(to: *mut u8, from: *const u8) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128};
-    let from: *const __m128i = from.cast();
-    // SAFETY: as the caller has it. The stores are written out: of a loop of plain ones the compiler makes a `memcpy`.
-    unsafe {
-        let parts = [0, 1, 2, 3].map(|part| _mm_loadu_si128(from.add(part)));
-        std::arch::asm!(
-            "movdqu [{to}], {a}",
-            "movdqu [{to} + 16], {b}",
-            "movdqu [{to} + 32], {c}",
-            "movdqu [{to} + 48], {d}",
-            to = in(reg) to,
-            a = in(xmm_reg) parts[0],
-            b = in(xmm_reg) parts[1],
-            c = in(xmm_reg) parts[2],
-            d = in(xmm_reg) parts[3],
-            options(nostack, preserves_flags),
-        );
-    }
+/// As [`load`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn load_lines(_from: *const u8, _into: &mut [u8]) -> usize {
+    0
 }
 
 /// CRC-32C of `bytes`, going on from `seed`.

@@ -16,7 +16,7 @@ use crate::table::{self, Kind};
 /// The program is about to ask for the times of what a descriptor leads to.
 #[inline]
 pub fn finish(fd: c_int) {
-    if table::word(fd).kind() == Kind::Managed && are_due(fd) {
+    if are_due(fd) {
         finish_now(fd);
     }
 }
@@ -27,8 +27,7 @@ pub fn finish(fd: c_int) {
 /// The path is one that `ask` has the kernel look at.
 #[inline]
 pub unsafe fn finish_at(fd: c_int, path: *const c_char, flags: c_int, ask: impl Fn() -> c_int) {
-    let is_managed = || table::word(fd).kind() == Kind::Managed;
-    if flags & libc::AT_EMPTY_PATH == 0 || !is_managed() || !are_due(fd) {
+    if flags & libc::AT_EMPTY_PATH == 0 || !are_due(fd) {
         return;
     }
     let _errno = KeepErrno::new();
