@@ -13,7 +13,8 @@ use std::sync::Arc;
 use forebay_model::fresh_seed;
 
 use super::drive::{
-    Outcome, Pair, content, faults, new_store, new_store_over, open, operations, small_store, tree,
+    Outcome, Pair, content, faults, new_store, new_store_over, open, operations, small_options,
+    small_store, tree,
 };
 use super::model::{Model, Op, Tree};
 use super::sim::{Call, Course, Event, Explored, Image, Random, Simulated};
@@ -302,12 +303,7 @@ const ALL: usize = 1 << 16;
 #[test]
 fn small_changes_recover_from_every_state() {
     // Words that are zeros there already are in fewer states.
-    let options = CreateOptions {
-        inodes: Some(60),
-        log_blocks: Some(24),
-        ..CreateOptions::default()
-    };
-    let start = new_store_over(0, 100, &options);
+    let start = new_store_over(0, 100, &small_options());
     let before = before_small_changes();
     let ops: Vec<Op> = before.iter().cloned().chain(small_changes()).collect();
     // Sectors are fewer than lines, and change as a whole.
@@ -498,16 +494,11 @@ pub fn create_fault(
     omitted: Option<(Call, For)>,
     seed: u64,
 ) -> Option<String> {
-    let options = CreateOptions {
-        inodes: Some(60),
-        log_blocks: Some(24),
-        ..CreateOptions::default()
-    };
     // Over a store that was there, whose blocks would look right.
     let start = small_store();
     let old = start.clone();
     let medium = Simulated::recording(start.clone(), durability, omitted);
-    let done = make(Arc::clone(&medium) as Arc<dyn Medium>, &options);
+    let done = make(Arc::clone(&medium) as Arc<dyn Medium>, &small_options());
     assert!(done.is_ok(), "{done:?}");
     medium.mark(1, 1);
     medium.mark(1, 1);
@@ -563,17 +554,7 @@ fn a_crash_while_a_store_is_made_leaves_none_or_a_new_one() {
     for durability in [Durability::Dax, Durability::Fdatasync] {
         assert_eq!(create_fault(durability, None, 1), None);
     }
-    let needed = [
-        (Durability::Dax, Call::Flush, For::Home),
-        (Durability::Dax, Call::Flush, For::Tail),
-        (Durability::Dax, Call::Sync, For::Unmark),
-        (Durability::Dax, Call::Sync, For::Create),
-        (Durability::Dax, Call::Sync, For::Mark),
-        (Durability::Fdatasync, Call::Sync, For::Unmark),
-        (Durability::Fdatasync, Call::Sync, For::Create),
-        (Durability::Fdatasync, Call::Sync, For::Mark),
-    ];
-    for (durability, call, purpose) in needed {
+    for (durability, call, purpose) in NEEDED_TO_MAKE {
         let found =
             (0..8).any(|seed| create_fault(durability, Some((call, purpose)), seed).is_some());
         assert!(found, "{durability:?}: {call:?} for {purpose:?}");

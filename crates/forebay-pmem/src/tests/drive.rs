@@ -50,17 +50,18 @@ pub fn new_store(blocks: usize, options: &CreateOptions) -> Vec<u8> {
     new_store_over(0xa5, blocks, options)
 }
 
-/// A small one: 400 KiB, with the smallest log.
+/// Those of a small store: few files, and the smallest log.
+pub fn small_options() -> CreateOptions {
+    CreateOptions {
+        inodes: Some(60),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    }
+}
+
+/// A small one: 400 KiB.
 pub fn small_store() -> Vec<u8> {
-    let (inodes, log_blocks) = (Some(60), Some(24));
-    new_store(
-        100,
-        &CreateOptions {
-            inodes,
-            log_blocks,
-            ..CreateOptions::default()
-        },
-    )
+    new_store(100, &small_options())
 }
 
 /// Opens a store in simulated memory, or in a file.

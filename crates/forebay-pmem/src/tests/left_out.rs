@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use super::crash::{self, NEEDED, NEEDED_TO_MAKE, record, rounds, workloads};
 use super::crash_again::{self, NEEDED_AFTER_A_PROCESS};
-use super::drive::{open, small_store};
+use super::drive::{open, small_options, small_store};
 use super::sim::{Call, Simulated};
 use crate::layout::superblock::TAILS;
 use crate::medium::{Durability, For, Medium};
 use crate::store::make;
-use crate::types::CreateOptions;
 
 type Calls = BTreeSet<(Call, For)>;
 
@@ -129,12 +128,7 @@ fn called(doing: Doing, durability: Durability) -> Calls {
         }
         Doing::Make => {
             let medium = Simulated::recording(small_store(), durability, None);
-            let options = CreateOptions {
-                inodes: Some(60),
-                log_blocks: Some(24),
-                ..CreateOptions::default()
-            };
-            let done = make(Arc::clone(&medium) as Arc<dyn Medium>, &options);
+            let done = make(Arc::clone(&medium) as Arc<dyn Medium>, &small_options());
             assert!(done.is_ok(), "{done:?}");
             medium.calls()
         }
